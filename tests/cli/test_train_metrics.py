@@ -6,7 +6,9 @@ import subprocess
 import sys
 import urllib.request
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task  # noqa: F401 -- a fixture
@@ -101,11 +103,29 @@ def test_a_wrong_profile_is_refused_at_the_start(train, text):
     assert refused(train("--profile", text), f"from=STEP,steps=N, got {text!r}")
 
 
+def test_a_store_keeps_metrics_and_traces(train, tmp_path):
+    folder = f"memory://metrics-{tmp_path.name}"
+    options = ("--tensorboard", f"{folder}/logs", "--metrics-file", f"{folder}/lines.jsonl")
+    ran = train(*options, "--profile", "steps=2")
+    system, inside = fsspec.core.url_to_fs(folder)
+    lines, trace, events = sorted(
+        (path.removeprefix(f"{inside}/") for path in system.find(inside)), key=len
+    )
+    assert events.startswith("logs/events.out.tfevents.")
+    assert f"trace: {folder}/{trace}; next: open it" in ran.err
+    assert lines == "lines.00000.jsonl"
+    assert b'"event": "run_ended"' in system.cat_file(f"{inside}/{lines}")
+
+
 @pytest.mark.parametrize("option", ["--tensorboard", "--metrics-file", "--profile-dir"])
-def test_a_path_in_a_store_is_refused(train, option):
-    for path in ("s3://logs", "gs://logs"):
-        ran = train("--profile", "steps=1", option, path)
-        assert refused(ran, f"expected a path of this machine as {option}, got {path!r}")
+def test_a_store_that_cannot_be_written_is_refused_at_the_start(train, monkeypatch, option):
+    def fail(system, *arguments, **options):
+        raise PermissionError("denied")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
+    ran = train("--profile", "steps=1", "--profile-dir", "profiles", option, "memory://a/b")
+    assert refused(ran, "that can be written, got ")
+    assert re.search(r"memory://a/b.*denied", ran.err)
 
 
 @pytest.mark.parametrize(

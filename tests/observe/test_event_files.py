@@ -8,15 +8,17 @@ import socket
 import threading
 import time
 
+import fsspec
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_TENSOR, SummaryMetadata
 from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 from tensorboard.util.tensor_util import make_ndarray
 
-from monolith.observe import TensorSummary
+from monolith.observe import TensorSummary, store_log
 from monolith.observe.event_files import EventFile, summary_metadata
 
 pytestmark = pytest.mark.req("G-T5")
@@ -219,3 +221,62 @@ def test_events_of_several_threads_are_whole(file):
     for thread in threads:
         thread.join()
     assert len(events(file)) == 402
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return f"memory://events-{tmp_path.name}"
+
+
+def stored(folder):
+    """The names of the files of a store in their order, and a local copy of all."""
+    system = fsspec.filesystem("memory")
+    return {path.rpartition("/")[2]: system.cat_file(path) for path in sorted(system.find(folder))}
+
+
+def read_copy(tmp_path, folder):
+    """The scalars that TensorBoard reads from the files of a store."""
+    for name, data in stored(folder).items():
+        (tmp_path / name).write_bytes(data)
+    accumulator = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return [(event.step, event.value) for event in accumulator.Scalars("loss")]
+
+
+def write_steps(folder, steps):
+    file = EventFile(folder)
+    for step in steps:
+        file.add_scalars({"loss": step}, step)
+        file.flush()
+    file.close()
+
+
+def test_a_store_has_the_bytes_of_a_local_file(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+    for place in (folder, tmp_path / "local"):
+        write_steps(place, range(3))
+    (local,) = (tmp_path / "local").iterdir()
+    assert stored(folder) == {f"{local.name}0000": local.read_bytes()}
+
+
+def test_tensorboard_reads_all_files_of_a_long_run_in_a_store(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(store_log, "_FILE_BYTES", 200)
+    write_steps(folder, range(50))
+    assert len(stored(folder)) > 5
+    assert read_copy(tmp_path, folder) == [(step, step) for step in range(50)]
+
+
+def test_two_runs_of_a_second_have_files_in_their_order(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+    write_steps(folder, [1, 2, 3])
+    write_steps(folder, [2])
+    assert read_copy(tmp_path, folder) == [(1, 1), (2, 2)]
+
+
+def test_a_file_in_a_store_has_the_path_of_its_newest_part(folder, monkeypatch):
+    monkeypatch.setattr(store_log, "_FILE_BYTES", 1)
+    with contextlib.closing(EventFile(folder)) as file:
+        assert file.path.startswith(f"{folder}/events.out.tfevents.")
+        assert file.path.endswith(".00000")
+        file.flush()
+        assert file.path.endswith(".00001")

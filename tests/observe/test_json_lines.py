@@ -3,9 +3,11 @@ import math
 import threading
 import time
 
+import fsspec
 import numpy as np
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from monolith.observe import JsonLinesSink
 
@@ -140,3 +142,30 @@ def test_lines_of_several_threads_are_whole(sink, path):
     content = lines(path)
     assert len(content) == 400
     assert max(line["counters"]["steps"] for line in content if "counters" in line) == 200
+
+
+def test_each_run_has_new_files_in_a_store(tmp_path):
+    folder = f"memory://lines-{tmp_path.name}"
+    for step in (1, 2):
+        with JsonLinesSink(f"{folder}/m.jsonl") as sink:
+            sink.flush(step)
+    system = fsspec.filesystem("memory")
+    names = [f"{folder}/m.0000{number}.jsonl" for number in (0, 1)]
+    assert [json.loads(system.cat_file(name))["step"] for name in names] == [1, 2]
+    assert len(system.ls(folder)) == 2
+
+
+def test_a_store_that_cannot_be_written_is_an_error_at_once(monkeypatch):
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", raise_denied)
+    with pytest.raises(ValueError, match=r"got memory://a/m.jsonl \(denied\); choose another path"):
+        JsonLinesSink("memory://a/m.jsonl")
+
+
+def raise_denied(*arguments, **options):
+    raise PermissionError("denied")
+
+
+def test_a_path_of_this_machine_may_have_a_scheme(tmp_path):
+    with JsonLinesSink(f"file://{tmp_path}/m.jsonl") as sink:
+        sink.flush(1)
+    assert lines(tmp_path / "m.jsonl")[0]["step"] == 1

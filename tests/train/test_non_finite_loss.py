@@ -1,5 +1,7 @@
 import math
 
+import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -73,3 +75,28 @@ def test_the_batch_is_written_where_there_is_a_folder(tmp_path):
     assert math.isnan(table["hour"][0].as_py())
     assert (table["weight"].to_pylist(), table["time"].to_pylist()) == ([1.0] * 8, list(range(8)))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_the_batch_is_written_to_a_store(tmp_path):
+    folder = f"memory://kept-{tmp_path.name}"
+    text = f"the samples are in {folder}/"
+    with (
+        Trainer(Clicks(with_bad()), TrainSettings(keep_dir=folder)) as trainer,
+        pytest.raises(NonFiniteLossError, match=text) as error,
+    ):
+        trainer.fit()
+    assert error.value.path == f"{folder}/non_finite_loss_2.parquet"
+    table = pq.read_table(pa.BufferReader(fsspec.open(error.value.path).open().read()))
+    assert table["user"].to_pylist() == with_bad()[2].features["user"].to_lists()
+
+
+def test_a_batch_that_cannot_be_written_does_not_hide_the_loss(tmp_path):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "kept"
+    with (
+        Trainer(Clicks(with_bad()), TrainSettings(keep_dir=str(folder))) as trainer,
+        pytest.raises(NonFiniteLossError, match=f"they are not in {folder}: ") as error,
+    ):
+        trainer.fit()
+    assert error.value.path is None
+    assert len(error.value.batch) == 8

@@ -1,10 +1,15 @@
 import json
 import os
+import tempfile
+import threading
+from pathlib import Path
 
+import fsspec
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
-from monolith.train import Hook, ProfilerHook, Trainer, TrainSettings
+from monolith.train import Hook, ProfilerHook, Trainer, TrainSettings, profiling
 from tests.train.tasks import Clicks, Counting, Raise, clicks
 
 STAGES = ("read", "lookup", "wait", "forward", "backward", "update", "step")
@@ -150,3 +155,66 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"a folder that can be written, got .*file/traces"):
         ProfilerHook(tmp_path / "file" / "traces")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return f"memory://traces-{tmp_path.name}"
+
+
+def test_a_trace_is_uploaded_to_a_store(store):
+    fit(hook := ProfilerHook(store, (2, 5)), Clicks(clicks(8)))
+    (path,) = hook.traces
+    system = fsspec.filesystem("memory")
+    assert [f"memory:/{name}" for name in system.find(store)] == [path]
+    assert system.cat_file(path).count(b'"monolith.step"') == 3
+    assert list(Path(tempfile.gettempdir()).glob("monolith-trace-*")) == []
+
+
+def test_a_trace_that_is_not_uploaded_does_not_end_the_run(store, monkeypatch, caplog):
+    def fail(*arguments, **options):
+        raise PermissionError("denied")
+
+    hook = ProfilerHook(store, (1, 2))
+    monkeypatch.setattr(MemoryFileSystem, "_open", fail)
+    assert fit(hook).num_steps == 12
+    assert hook.traces == []
+    assert f"the trace {store}/" in caplog.text
+
+
+def test_a_trace_that_cannot_be_exported_leaves_no_folder(store, tmp_path, monkeypatch, caplog):
+    def fail(profile, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", fail)
+    assert fit(ProfilerHook(store, (1, 2))).num_steps == 12
+    assert list(tmp_path.iterdir()) == []
+    assert "is not written; the run goes on" in caplog.text
+
+
+def test_a_run_waits_a_bounded_time_for_a_store_that_hangs(store, monkeypatch, caplog):
+    is_over, open_file = threading.Event(), MemoryFileSystem._open
+
+    def hang(*arguments, **options):
+        is_over.wait()
+        return open_file(*arguments, **options)
+
+    hook = ProfilerHook(store, (1, 2))
+    monkeypatch.setattr(profiling, "_UPLOAD_SECONDS", 0.01)
+    monkeypatch.setattr(MemoryFileSystem, "_open", hang)
+    fit(hook)
+    is_over.set()
+    for thread in threading.enumerate():
+        if thread.name == "monolith-trace":
+            thread.join(60)
+    assert f"a trace is not yet in {store}; the run waits no longer" in caplog.text
+
+
+def test_a_store_that_cannot_be_written_is_refused_at_the_start(store, monkeypatch):
+    def fail(*arguments, **options):
+        raise PermissionError("denied")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
+    with pytest.raises(ValueError, match=rf"expected a folder .* got '{store}': denied; choose"):
+        ProfilerHook(store)

@@ -75,15 +75,7 @@ class ObserveOptions:
             _say_traces(profilers)
 
     def _check(self) -> None:
-        """Refuse paths in a store, and an option without the option that it belongs to."""
-        paths = {
-            "--tensorboard": self.tensorboard,
-            "--metrics-file": self.file,
-            "--profile-dir": self.profile_dir,
-        }
-        for option, path in paths.items():
-            if path is not None and "://" in path:
-                raise ValueError(f"expected a path of this machine as {option}, got {path!r}")
+        """Refuse an option without the option that it belongs to."""
         if self.host is not None and self.port is None:
             raise ValueError("expected --metrics-port with --metrics-host, got none")
         if self.profile_dir is not None and self.profile is None:

@@ -7,17 +7,20 @@ step, so that what a killed run wrote for later steps is dropped.
 
 import math
 import os
+import posixpath
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import BinaryIO
 
 import torch
 
+from monolith.observe.store_log import StoreLog
 from monolith.observe.summaries import TensorSummary
 from monolith.util.protobuf import put_bytes, put_fixed32, put_fixed64, put_varint
+from monolith.util.stores import local_path
 from monolith.util.tfrecord import tfrecord_frame
 
 _VERSION = b"brain.Event:2"
@@ -67,13 +70,11 @@ class EventFile:
     """Writer of a new event file. Thread-safe.
 
     Events are kept in memory until `flush`; a reader then sees all of them, also if this process is
-    killed. The disk is not waited for.
+    killed. The disk is not waited for. In a store, see `StoreLog`: events are there some seconds
+    later, and a large file is followed by another one.
 
     Args:
         folder: Folder of the run; created if missing.
-
-    Attributes:
-        path: Path of the file.
 
     Raises:
         ValueError: The folder cannot be written.
@@ -82,16 +83,26 @@ class EventFile:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._lock = threading.Lock()
         self._last_step: int | None = None
+        header = _frame(time.time(), None, put_bytes(3, _VERSION))
+        local = local_path(os.fspath(folder))
         try:
-            os.makedirs(folder, exist_ok=True)
-            self.path, self._file = _create(os.path.abspath(os.fspath(folder)))
-            self._file.write(_frame(time.time(), None, put_bytes(3, _VERSION)))
-            self._file.flush()
+            if local is None:
+                self._file: BinaryIO | StoreLog = _create_in_store(os.fspath(folder), header)
+            else:
+                os.makedirs(local, exist_ok=True)
+                self._file = _create(os.path.abspath(local))
+                self._file.write(header)
+                self._file.flush()
         except OSError as error:
             raise ValueError(
                 f"[TensorBoard] expected a folder that can be written, got {os.fspath(folder)} "
                 f"({error}); choose another folder"
             ) from error
+
+    @property
+    def path(self) -> str:
+        """Path of the file; in a store, of the newest file."""
+        return self._file.path if isinstance(self._file, StoreLog) else self._file.name
 
     @property
     def is_closed(self) -> bool:
@@ -146,14 +157,32 @@ class EventFile:
             self._file.write(frame)
 
 
-def _create(folder: str) -> tuple[str, BinaryIO]:
-    """Return the path of a new file of the folder, and the file."""
-    stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+def _name(seconds: int) -> str:
+    return f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}"
+
+
+def _create_in_store(folder: str, header: bytes) -> StoreLog:
+    """Return a new log in the folder, whose files are sorted by their names."""
+    seconds = int(time.time())
+    while True:
+        try:
+            return StoreLog(_names(posixpath.join(folder, _name(seconds))), header=header)
+        except FileExistsError:
+            seconds += 1
+
+
+def _names(stem: str) -> Callable[[int], str]:
+    return lambda number: f"{stem}.{number:05d}"
+
+
+def _create(folder: str) -> BinaryIO:
+    """Return a new file of the folder."""
+    stem = _name(int(time.time()))
     number = 0
     while True:
         path = os.path.join(folder, f"{stem}.{number}")
         try:
-            return path, open(path, "xb")
+            return open(path, "xb")
         except FileExistsError:
             number += 1
 

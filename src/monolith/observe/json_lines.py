@@ -2,12 +2,16 @@
 
 import json
 import os
+import posixpath
+import re
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from monolith.observe.buffered_sink import BufferedSink, Times, label, plain
+from monolith.observe.store_log import StoreLog
+from monolith.util.stores import local_path, open_store
 
 
 class JsonLinesSink(BufferedSink):
@@ -21,6 +25,10 @@ class JsonLinesSink(BufferedSink):
 
     `event`, `flush` and `close` write to the file and wait for the write, not for the disk.
     Other measurements do not wait for them.
+
+    A path in a store names the files of a `StoreLog`: `s3://run/metrics.jsonl` stands for
+    `s3://run/metrics.00000.jsonl`, `s3://run/metrics.00001.jsonl` and so on. Their lines in the
+    order of the names are the log. `event` and `flush` do not wait for the store.
 
     Args:
         path: Path of the file, which may exist; folders above are created.
@@ -41,20 +49,19 @@ class JsonLinesSink(BufferedSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
-        self._path = os.path.abspath(os.fspath(path))
+        local = local_path(os.fspath(path))
+        self._path = os.fspath(path) if local is None else os.path.abspath(local)
         self._file_lock = threading.Lock()
         self._step = 0
         try:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            is_torn = _ends_within_a_line(self._path)
-            self._file = open(self._path, "ab")  # noqa: SIM115 -- closed by `close`
+            self._file: BinaryIO | StoreLog = (
+                _open_in_store(self._path) if local is None else _open(self._path)
+            )
         except OSError as error:
             raise ValueError(
                 f"[JsonLinesSink] expected a file that can be written, got {self._path} "
                 f"({error}); choose another path"
             ) from error
-        if is_torn:  # the last writer was killed
-            self._file.write(b"\n")
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Append the line of an event."""
@@ -100,6 +107,28 @@ class JsonLinesSink(BufferedSink):
             )
         self._file.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
         self._file.flush()
+
+
+def _open(path: str) -> BinaryIO:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    is_torn = _ends_within_a_line(path)
+    file = open(path, "ab")  # noqa: SIM115 -- closed by `close`
+    if is_torn:  # the last writer was killed
+        file.write(b"\n")
+    return file
+
+
+def _open_in_store(path: str) -> StoreLog:
+    """Open a log that begins with the file after those of earlier runs."""
+    stem, end = posixpath.splitext(path)
+    store, inner = open_store(posixpath.dirname(path))
+    pattern = re.compile(rf"{re.escape(posixpath.basename(stem))}\.(\d{{5}}){re.escape(end)}")
+    try:
+        names = [posixpath.basename(name) for name in store.ls(inner)]
+    except FileNotFoundError:
+        names = []
+    numbers = [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
+    return StoreLog(lambda number: f"{stem}.{number:05d}{end}", first=max(numbers, default=-1) + 1)
 
 
 def _ends_within_a_line(path: str) -> bool:

@@ -29,10 +29,8 @@ class TensorBoardSink(BufferedSink):
     folder continues the run of the first one.
 
     Args:
-        folder: Folder of the run; created if missing.
-
-    Attributes:
-        path: Path of the event file.
+        folder: Folder of the run; created if missing. In a store, readers see events some seconds
+            later, and a large event file is followed by another one: see `StoreLog`.
 
     Raises:
         ValueError: The folder cannot be written.
@@ -51,10 +49,14 @@ class TensorBoardSink(BufferedSink):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self._file = EventFile(folder)
-        self.path = self._file.path
         self._write_lock = threading.Lock()
         self._step = 0
         self._events: list[tuple[float, str, str]] = []
+
+    @property
+    def path(self) -> str:
+        """Path of the event file; in a store, of the newest one."""
+        return self._file.path
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Keep an event until the next flush."""

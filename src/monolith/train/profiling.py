@@ -1,20 +1,26 @@
 """Write traces of some steps of a run with torch's profiler."""
 
+import contextlib
 import logging
 import os
+import shutil
 import socket
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.autograd import profiler
 from torch.profiler import ProfilerActivity
 
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.util.stores import local_path, open_store
 
 _log = logging.getLogger(__name__)
 
 _DELTA_STEPS = 10
+_UPLOAD_SECONDS = 60.0
 
 
 class ProfilerHook(Hook):
@@ -23,8 +29,9 @@ class ProfilerHook(Hook):
     A trace is a file `*.pt.trace.json` for Perfetto and TensorBoard, with the operators of all
     threads and the stages of the steps by name (docs/life_of_a_batch.md). A window that the end of
     the run cuts short has a trace too, also if the run fails. A trace that cannot be written is
-    logged and does not end the run. A process can profile one window at a time: a window that is
-    due while another profiler runs begins after it.
+    logged and does not end the run. A thread uploads the traces of a store; the end of the run
+    waits for the thread for at most a minute. A process can profile one window at a time: a window
+    that is due while another profiler runs begins after it.
 
     Args:
         directory: Folder for the traces; made if missing.
@@ -88,8 +95,10 @@ class ProfilerHook(Hook):
                 "[ProfilerHook] expected one of save_steps and save_secs, got "
                 f"{save_steps} and {save_secs}; use a second hook for the other pace"
             )
-        self.directory = os.path.abspath(os.fspath(directory))
+        local = local_path(os.fspath(directory))
+        self.directory = os.fspath(directory) if local is None else os.path.abspath(local)
         _check_folder(self.directory)
+        self._uploads: list[threading.Thread] = []
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._warm_up_steps = warm_up_steps
         self.traces: list[str] = []
@@ -102,7 +111,7 @@ class ProfilerHook(Hook):
         """Set the first window, and write the trace of a window that a failure cuts short."""
         if self._next is None and self._next_time is None and not self.traces:
             self._next = (run.global_step or 0) + self._warm_up_steps
-        coordinator.add_cleanup(self._stop)
+        coordinator.add_cleanup(self._finish)
 
     def before_run(self, ctx: StepContext) -> None:
         """Start the profiler before the first step of a window."""
@@ -127,12 +136,21 @@ class ProfilerHook(Hook):
 
     def end(self, run: Run) -> None:
         """Write the trace of a window that the end of the run cuts short."""
-        self._stop()
+        self._finish()
 
     def _is_due(self, step: int) -> bool:
         if self._next_time is not None:
             return self._clock() >= self._next_time
         return self._next is not None and step >= self._next
+
+    def _finish(self) -> None:
+        self._stop()
+        end = time.monotonic() + _UPLOAD_SECONDS
+        while self._uploads:
+            thread = self._uploads.pop()
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                _log.warning("a trace is not yet in %s; the run waits no longer", self.directory)
 
     def _stop(self) -> None:
         profile, self._profile = self._profile, None
@@ -140,21 +158,58 @@ class ProfilerHook(Hook):
             return
         profile.stop()
         name = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"
-        path = os.path.join(self.directory, name)
-        try:
+        path = f"{self.directory.rstrip('/')}/{name}"
+        with _logged_errors(path):
+            if local_path(self.directory) is None:
+                self._start_upload(profile, path)
+                return
             profile.export_chrome_trace(f"{path}.part")
             os.replace(f"{path}.part", path)
-        except (OSError, RuntimeError):  # the disk may be full
-            _log.exception("the trace %s is not written; the run goes on", path)
-        else:
-            self.traces.append(path)
-            _log.info("the profiler has written %s", path)
+            self._note(path)
+
+    def _start_upload(self, profile: torch.profiler.profile, path: str) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="monolith-trace-")
+        file = os.path.join(folder.name, "trace.json")
+
+        def upload() -> None:
+            with folder, _logged_errors(path):
+                store, inner = open_store(path)
+                with open(file, "rb") as source, store.open(inner, "wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                self._note(path)
+
+        try:
+            profile.export_chrome_trace(file)
+        except BaseException:
+            folder.cleanup()
+            raise
+        thread = threading.Thread(target=upload, name="monolith-trace", daemon=True)
+        thread.start()
+        self._uploads.append(thread)
+
+    def _note(self, path: str) -> None:
+        self.traces.append(path)
+        _log.info("the profiler has written %s", path)
+
+
+@contextlib.contextmanager
+def _logged_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError):  # the disk may be full
+        _log.exception("the trace %s is not written; the run goes on", path)
 
 
 def _check_folder(directory: str) -> None:
     """Make a folder and write into it, so that an unwritable folder is refused at the start."""
-    probe = os.path.join(directory, f".{os.getpid()}.probe")
+    name = f".{os.getpid()}.probe"
     try:
+        if local_path(directory) is None:
+            store, inner = open_store(f"{directory.rstrip('/')}/{name}")
+            store.pipe_file(inner, b"")
+            store.rm(inner)
+            return
+        probe = os.path.join(directory, name)
         os.makedirs(directory, exist_ok=True)
         with open(probe, "wb"):
             pass
@@ -162,5 +217,5 @@ def _check_folder(directory: str) -> None:
     except OSError as error:
         raise ValueError(
             f"[ProfilerHook] expected a folder that can be written, got {directory!r}: "
-            f"{error.strerror}; choose another one"
+            f"{error.strerror or error}; choose another one"
         ) from error

@@ -333,8 +333,12 @@ class StoreFile:
     def __enter__(self) -> "Self":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None or not self.writable():
+            self.close()
+            return
+        with contextlib.suppress(OSError):  # the store may be the reason
+            self.discard()
 
     @contextlib.contextmanager
     def _driver(self, verb: str) -> Iterator[None]:
