@@ -28,7 +28,7 @@ def fork_for_lines(work):
 
 
 @contextlib.contextmanager
-def started(module):
+def started(module, environment=None):
     """A program that calls `fork_for_lines`, with pipes to it."""
     with subprocess.Popen(
         [sys.executable, "-m", module],
@@ -37,6 +37,7 @@ def started(module):
         text=True,
         bufsize=1,
         cwd=ROOT,
+        env=environment,
     ) as process:
         yield process
         process.stdin.close()
