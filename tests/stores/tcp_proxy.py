@@ -78,9 +78,7 @@ class Proxy:
                         self._change(self._limit[1])
                     self._state.wait_for(lambda: self._mode != "stall")
                 target.sendall(data)
-        with self._state:
-            for each in (source, target):
-                self._reset(each)
+            target.shutdown(socket.SHUT_WR)  # the end of the data, after the data
 
     def _start(self, function, *arguments):
         threading.Thread(target=function, args=arguments, daemon=True).start()

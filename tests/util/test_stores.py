@@ -3,6 +3,7 @@ import sys
 
 import fsspec
 import pytest
+from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -83,17 +84,34 @@ def test_options_of_fsspec_come_before_our_timeouts(monkeypatch):
     assert system.config_kwargs["connect_timeout"] == 5
 
 
+class Slow(MemoryFileSystem):  # type: ignore[misc]
+    """A store that answers a read when `answers` has something."""
+
+    answers: "queue.Queue[str]" = queue.Queue()
+
+    def cat_file(self, path, **options):
+        return self.answers.get(timeout=60).encode()
+
+
 def test_a_call_that_takes_long_says_what_it_waits_for(monkeypatch):
     monkeypatch.setattr(stores, "_FIRST_WORD_SECONDS", 0.0)
-    texts = queue.Queue()
-    monkeypatch.setattr(stores._log, "warning", lambda text, *words: texts.put(text % words))
-
-    class Slow(MemoryFileSystem):
-        def cat_file(self, path, **options):
-            return texts.get(timeout=60).encode()
-
+    monkeypatch.setattr(stores._log, "warning", lambda text, *words: Slow.answers.put(text % words))
     told = Store(Slow()).cat_file("/a")
-    assert told.startswith(b"waiting for a store to read memory:///a, since 0 s")
+    assert told == b"waiting for a store to read memory:///a, since 0 s of at most 120 s"
+
+
+def test_a_store_that_hangs_ends_a_call(monkeypatch):
+    monkeypatch.setattr(stores, "_CALL_SECONDS", 0.01)
+    with pytest.raises(TimeoutError, match=r"no answer for 0.01 s \(memory:///a\)"):
+        Store(Slow()).cat_file("/a")
+    Slow.answers.put("late")
+
+
+def test_the_timeout_of_a_driver_is_told_with_the_path():
+    store = Store(Failing())
+    store.system.error = FSTimeoutError()
+    with pytest.raises(TimeoutError, match=r"no answer for 120 s \(memory:///a\)"):
+        store.cat_file("/a")
 
 
 def test_a_new_file_is_uploaded_in_blocks():
