@@ -116,7 +116,7 @@ def test_the_timeout_of_a_driver_is_told_with_the_path():
 
 def test_a_new_file_is_uploaded_in_blocks():
     with Store(BlockStore()).open("/a", "wb") as file:
-        for _ in range(33):
+        for _ in range(17):
             file.write(bytes(1 << 20))
     assert file._file.calls == ["uploaded", "uploaded", "completed"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_BLOCK_BYTES = 1 << 24  # of a file that are in memory at a time, and in one part of an upload
+_BLOCK_BYTES = 1 << 23  # of a file that are in memory at a time, and in one part of an upload
 _CALL_SECONDS = 120.0  # limit of a call; some drivers have none, for example for an upload
 _LIST_SECONDS = 600.0  # the same of a listing of many files
 _CANCEL_SECONDS = 5.0  # before the limit, a call that writes is cancelled, where it can be
