@@ -226,6 +226,7 @@ def remove_unnamed(directory: str) -> None:
 
 def _remove_unnamed(directory: str, name: str, manifest: CheckpointManifest) -> None:
     assets = posixpath.join(directory, f"{name}.assets")
+    drop_uploads(f"{assets}/")
     named = {posixpath.basename(fact.path) for fact in manifest.files}
     for file in list_names(assets):
         if _TABLE_FILE.search(file) and file not in named:
