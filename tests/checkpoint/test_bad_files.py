@@ -1,5 +1,6 @@
 """Damaged, truncated, missing, foreign and newer files are refused by name."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from monolith.checkpoint import find, load, open_checkpoint
 from monolith.checkpoint.state import CheckpointState, write_checkpoint_state
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from monolith.util.stores import Store
 from tests.checkpoint.cases import (
     dense_tensors,
     filled,
@@ -205,3 +207,16 @@ def test_no_memory_is_taken_for_rows_that_the_files_cannot_hold(prefix):
     write_manifest(prefix, content)
     with pytest.raises(DataLossError, match=r"expected 1000000000000000 rows, got \d+ "):
         open_checkpoint(prefix).load_tables()
+
+
+def test_a_fallback_is_no_way_around_a_store_that_does_not_answer(tmp_path, monkeypatch):
+    folder = f"memory://fallback-{tmp_path.name}"
+    for step in (1, 2):
+        saved(f"{folder}/c-{step}", step=step)
+
+    def fail(store, path, mode="rb"):
+        raise OSError(errno.EIO, "no answer")
+
+    monkeypatch.setattr(Store, "open", fail)
+    with pytest.raises(OpError, match=r"expected to read .*/c-2, got no answer"):
+        find(folder, fallback=True)

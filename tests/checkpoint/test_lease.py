@@ -8,6 +8,7 @@ import threading
 import fsspec
 import pytest
 
+from monolith.checkpoint import lease as lease_module
 from monolith.checkpoint.lease import LEASE_FILE, Lease
 from monolith.checkpoint.run_lock import only_run
 from monolith.errors import FailedPreconditionError, OpError
@@ -206,3 +207,19 @@ def test_the_thread_of_a_lost_lease_ends_with_an_error_in_the_log(folder, monkey
             check()
     assert "another (last renewed never) has taken over the lease" in caplog.text
     assert content(folder) == {"owner": "another"}
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_renewal_that_hangs(folder, monkeypatch, caplog):
+    is_hanging, is_over = threading.Event(), threading.Event()
+
+    def hang(lease):
+        is_hanging.set()
+        is_over.wait()
+
+    monkeypatch.setattr(Lease, "seconds", 0.01)
+    monkeypatch.setattr(Lease, "renew", hang)
+    monkeypatch.setattr(lease_module, "_JOIN_SECONDS", 0.01)
+    with only_run(folder):
+        assert is_hanging.wait(60)
+    is_over.set()
+    assert f"the lease {folder}/{LEASE_FILE} stays (a renewal hangs); the next" in caplog.text

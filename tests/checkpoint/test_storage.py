@@ -5,6 +5,7 @@ import pytest
 
 from monolith.checkpoint.storage import (
     delete,
+    drop_uploads,
     exists,
     isabs,
     list_names,
@@ -15,6 +16,7 @@ from monolith.checkpoint.storage import (
     write_file,
 )
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from monolith.util.stores import Store
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -94,3 +96,15 @@ def test_absolute_paths():
     assert not isabs("a")
     assert os.path.isabs is original
     assert not os.path.isabs("hdfs:/a")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(FileNotFoundError("no bucket"), False), (OSError("denied"), True)]
+)
+def test_uploads_that_cannot_be_listed_end_no_save(monkeypatch, caplog, error, is_told):
+    def fail(store, start):
+        raise error
+
+    monkeypatch.setattr(Store, "drop_uploads", fail)
+    drop_uploads("memory://a/c-1.")
+    assert ("uploads of memory://a/c-1.* may stay: denied" in caplog.text) == is_told

@@ -4,11 +4,14 @@ import pytest
 import torch
 
 from monolith.checkpoint import Contents, find, load, open_checkpoint, remove, save
+from monolith.checkpoint.commit import remove_unnamed
+from monolith.checkpoint.compact import compact
 from monolith.checkpoint.storage import read_file, write_file
 from monolith.errors import DataLossError, NotFoundError, OpError
 from monolith.table.disk import load_table, save_tables
 from monolith.table.disk.contents import describe_save
 from tests.checkpoint.cases import assert_same_tensors, dense_tensors, filled, saved
+from tests.checkpoint.chains import assert_restores, saved_chain
 from tests.table.disk.cases import assert_same_table
 
 pytestmark = pytest.mark.dist
@@ -94,3 +97,27 @@ def test_saved_tables_are_loaded_and_described(bucket):
     assert_same_table(load_table(f"{bucket.url}/tables"), filled())
     assert describe_save(f"{bucket.url}/tables")[0].num_rows == 25
     assert len({name.split("/")[0] for name in bucket.files("tables")}) == 2
+
+
+def test_links_of_a_chain_are_restored_and_compacted(bucket):
+    _, table, saves = saved_chain(f"{bucket.url}/run", num_links=2)
+    assert [link.is_full for link in saves] == [True, False, False]
+    assert_restores(saves[-1].prefix, table)
+    compact(saves[-1].prefix)
+    assert open_checkpoint(saves[-1].prefix).chain == []
+    assert_restores(saves[-1].prefix, table)
+
+
+def test_what_a_killed_compaction_left_is_deleted_by_the_next_chain(bucket):
+    _, _, saves = saved_chain(f"{bucket.url}/run", num_links=1)
+    start = f"{saves[-1].prefix}.assets"
+    write_file(f"{start}/user-00007-of-00009.arrow", b"part")
+    file = bucket.system.open(f"{start}/user-00008-of-00009.arrow", "wb", block_size=5 << 20)
+    file.write(bytes(6 << 20))  # a part is uploaded, and the file never completed
+    file.closed = True
+    assert len(bucket.system.list_multipart_uploads(bucket.name)) == 1
+    before = bucket.files("run")
+    remove_unnamed(f"{bucket.url}/run")
+    left = [name for name in before if name not in bucket.files("run")]
+    assert left == [f"{start.removeprefix(bucket.url + '/run/')}/user-00007-of-00009.arrow"]
+    assert bucket.system.list_multipart_uploads(bucket.name) == []

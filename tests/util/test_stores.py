@@ -1,3 +1,4 @@
+import errno
 import queue
 import sys
 
@@ -130,6 +131,12 @@ def test_a_new_file_that_is_discarded_is_not_completed():
     assert file._file.calls == ["discarded"]
 
 
+def test_a_new_file_is_discarded_by_an_error_of_its_block():
+    with pytest.raises(KeyError), Store(BlockStore()).open("/a", "wb") as file:
+        raise KeyError
+    assert file._file.calls == ["discarded"]
+
+
 def test_a_discarded_file_of_a_store_without_uploads_is_closed():
     file = Store(MemoryFileSystem()).open("/discarded", "wb")
     file.discard()
@@ -142,3 +149,64 @@ def test_a_new_file_takes_no_name_that_is_taken():
     with pytest.raises(FileExistsError):
         store.create_file("/taken", b"two")
     assert store.cat_file("/taken") == b"one"
+
+
+class WithoutConditions(MemoryFileSystem):  # type: ignore[misc]
+    """A store that refuses a condition on a write."""
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        if mode == "create":
+            raise OSError(errno.ENOSYS, "not implemented")
+        super().pipe_file(path, value)
+
+
+def test_a_new_file_needs_no_conditions_of_the_store(tmp_path):
+    store, path = Store(WithoutConditions()), f"/{tmp_path.name}"
+    store.create_file(path, b"one")
+    with pytest.raises(FileExistsError, match=f"a file is there.*memory:///{tmp_path.name}"):
+        store.create_file(path, b"two")
+    assert store.cat_file(path) == b"one"
+
+
+def test_another_error_of_a_new_file_stays():
+    class Full(MemoryFileSystem):
+        def pipe_file(self, *arguments, **options):
+            raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        Store(Full()).create_file("/a", b"")
+
+
+class Uploads(MemoryFileSystem):  # type: ignore[misc]
+    """A store with unfinished uploads, which are listed one at a time."""
+
+    protocol = "s3"
+
+    def __init__(self):
+        super().__init__()
+        self.keys, self.dropped = ["run/a", "run/b"], []
+
+    def split_path(self, path):
+        bucket, _, key = path.partition("/")
+        return bucket, key, None
+
+    def call_s3(self, method, Bucket, Prefix, KeyMarker=None, UploadIdMarker=None):  # noqa: N803
+        assert (method, Bucket, Prefix) == ("list_multipart_uploads", "bucket", "run/")
+        number = 0 if KeyMarker is None else self.keys.index(KeyMarker) + 1
+        key = self.keys[number]
+        page = {"Uploads": [{"Key": key, "UploadId": f"id {key}"}]}
+        is_more = number + 1 < len(self.keys)
+        return {**page, "IsTruncated": is_more, "NextKeyMarker": key, "NextUploadIdMarker": "x"}
+
+    def abort_mpu(self, bucket, key, number):
+        self.dropped.append((bucket, key, number))
+
+
+def test_all_unfinished_uploads_of_a_start_are_dropped():
+    system = Uploads()
+    Store(system).drop_uploads("bucket/run/")
+    assert system.dropped == [("bucket", "run/a", "id run/a"), ("bucket", "run/b", "id run/b")]
+
+
+def test_other_stores_have_no_unfinished_uploads():
+    Store(Failing()).drop_uploads("/a")

@@ -208,7 +208,6 @@ def remove_unnamed(directory: str) -> None:
 
     No other thread or process writes into the directory.
     """
-    drop_uploads(posixpath.join(directory, ""))
     for file in list_names(directory):
         if not file.endswith(MANIFEST_SUFFIX):
             continue
@@ -220,6 +219,7 @@ def remove_unnamed(directory: str) -> None:
 
 def _remove_unnamed(directory: str, name: str, manifest: CheckpointManifest) -> None:
     assets = posixpath.join(directory, f"{name}.assets")
+    drop_uploads(f"{assets}/")
     named = {posixpath.basename(fact.path) for fact in manifest.files}
     for file in list_names(assets):
         if _TABLE_FILE.search(file) and file not in named:

@@ -11,6 +11,7 @@ from monolith.checkpoint.manifest import MANIFEST_SUFFIX
 from monolith.checkpoint.state import read_checkpoint_state
 from monolith.checkpoint.storage import exists, list_names, modified_time
 from monolith.errors import NotFoundError, OpError
+from monolith.util.stores import local_path
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ def find(path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoin
             take the newest one before it that is whole, with a warning.
 
     Raises:
-        OpError: the checkpoint cannot be opened; with `fallback`, none can.
+        OpError: the checkpoint cannot be opened; with `fallback`, none can, or a store does not
+            answer.
     """
     place = os.fspath(path)
     if checkpoint_exists(place):
@@ -78,6 +80,8 @@ def _newest_whole(prefixes: list[str]) -> Checkpoint | None:
             checkpoint = open_checkpoint(prefix)
             checkpoint.verify()
         except OpError as error:
+            if type(error) is OpError and local_path(prefix) is None:
+                raise  # a store that does not answer has lost nothing
             _log.warning("the checkpoint %s is left out: %s", prefix, error)
             first = first or error
         else:

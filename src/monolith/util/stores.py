@@ -172,7 +172,14 @@ class Store:
                 the same moment goes unseen.
         """
         options = {"mode": "create", **self._cancel_options(_CALL_SECONDS)}
-        self._call("write", path, lambda path: self.system.pipe_file(path, data, **options))
+        try:
+            self._call("write", path, lambda path: self.system.pipe_file(path, data, **options))
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            if self.exists(path):
+                raise FileExistsError(errno.EEXIST, "a file is there", self.url(path)) from error
+            self.pipe_file(path, data)
 
     def rm(self, path: str, recursive: bool = False) -> None:
         """Remove a file, or a folder with its content."""

@@ -1,3 +1,4 @@
+import errno
 import json
 
 import fsspec
@@ -14,6 +15,7 @@ from monolith.table.disk.contents import describe_save, find_key, verify_save
 from monolith.table.disk.table_manifest import checksum
 from monolith.table.initializers import partitions_of
 from monolith.table.optimizers import SGD, Adagrad
+from monolith.util.stores import StoreFile
 from tests.suites.table_base import NOW
 from tests.table.disk.cases import filled, make, plain, saved
 
@@ -204,6 +206,18 @@ def test_saves_of_other_file_systems_are_read():
     assert len(find_key(path, 3)) == 1
     verify_save(path)
     fsspec.filesystem("memory").rm("/inspected", recursive=True)
+
+
+def test_a_store_that_is_lost_is_no_damage(monkeypatch):
+    saved_keys("memory://lost-inspected", torch.tensor([3]))
+
+    def fail(file, *arguments):
+        raise OSError(errno.EIO, "no answer")
+
+    monkeypatch.setattr(StoreFile, "read", fail)
+    with pytest.raises(OSError, match="no answer") as caught:
+        describe_save("memory://lost-inspected")
+    assert not isinstance(caught.value, DataLossError)
 
 
 def test_no_save_is_told(tmp_path):
