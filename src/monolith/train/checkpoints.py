@@ -190,9 +190,11 @@ def save_trainer(
     trainer: "Trainer",
     directory: "str | os.PathLike[str]",
     keep: int,
+    *,
+    name: str | None = None,
     options: WriteOptions = _DEFAULTS,
 ) -> str:
-    """Save a trainer between two steps.
+    """Save a trainer between two steps; arguments are those of `checkpoint.save`.
 
     Returns:
         The prefix of the checkpoint.
@@ -204,7 +206,7 @@ def save_trainer(
     start = time.monotonic()
     trainer.finish_updates()
     trainer.state.check_whole("[Trainer.save]")
-    prefix = save(_contents(trainer), directory, keep=keep, options=options)
+    prefix = save(_contents(trainer), directory, name=name, keep=keep, options=options)
     trainer.state.note_checkpoint(prefix)
     seconds = time.monotonic() - start
     write_save(trainer.metrics, prefix, step=trainer.state.step, seconds=seconds)
