@@ -59,7 +59,7 @@ def test_a_checkpoint_of_the_task_keeps_its_step_model_and_other_rows(tmp_path):
     with Trainer(Clicks(), TrainSettings(checkpoint_dir=str(tmp_path))) as trainer:
         trainer.fit()
         rows, dense = state_of(trainer)
-    assert import_users(tmp_path).endswith("model.ckpt-6")
+    assert import_users(tmp_path).endswith("model.ckpt-6-import1")
     with Trainer(Clicks()) as trainer:
         trainer.restore(tmp_path)
         assert trainer.state.step == 6
@@ -68,13 +68,26 @@ def test_a_checkpoint_of_the_task_keeps_its_step_model_and_other_rows(tmp_path):
     assert {row[0] for row in after[0]["user"]} == {row[0] for row in rows["user"]} | {-1, 1 << 40}
 
 
-def test_no_older_checkpoint_is_removed(tmp_path):
+def test_no_older_checkpoint_is_removed_or_replaced(tmp_path):
     settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=1, keep=0)
     with Trainer(Clicks(clicks(8)), settings) as trainer:
         trainer.fit()
-    before = set(existing_checkpoints(tmp_path))
-    import_users(tmp_path)
-    assert set(existing_checkpoints(tmp_path)) == before
+    before = {prefix: load(prefix).read() for prefix in existing_checkpoints(tmp_path)}
+    prefixes = [import_users(tmp_path) for _ in range(2)]
+    assert prefixes == [f"{tmp_path}/model.ckpt-8-import{n}" for n in (1, 2)]
+    assert set(existing_checkpoints(tmp_path)) == {*before, *prefixes}
+    assert {prefix: load(prefix).read() for prefix in before} == before
+    assert load(tmp_path).prefix == prefixes[-1]
+
+
+def test_checkpoints_of_imports_go_with_the_others_when_a_run_goes_on(tmp_path):
+    for _ in range(3):
+        import_users(tmp_path)
+    with Trainer(Clicks(), TrainSettings(checkpoint_dir=str(tmp_path), keep=2)) as trainer:
+        trainer.restore(tmp_path)
+        trainer.fit()
+    names = {prefix.rpartition("/")[2] for prefix in existing_checkpoints(tmp_path)}
+    assert names == {"model.ckpt-0-import1", "model.ckpt-0-import2", "model.ckpt-6"}
 
 
 def test_rows_are_counted_as_new_and_replaced(tmp_path):
@@ -130,9 +143,10 @@ def test_a_run_that_begins_during_the_import_is_not_overwritten(tmp_path):
 
 def test_a_target_saves_more_than_once(tmp_path):
     with open_target(Clicks(), tmp_path / "new") as target:
-        target.save()
+        first = target.save()
         target.import_weights(target.table("user"), KEYS, WEIGHTS)
         prefix = target.save()
+    assert len(load(first).load_tables()["user"]) == 0
     assert len(load(prefix).load_tables()["user"]) == 3
 
 

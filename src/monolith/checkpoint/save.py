@@ -66,6 +66,7 @@ def save(
     contents: Contents | CheckpointSnapshot,
     directory: "str | os.PathLike[str]",
     *,
+    name: str | None = None,
     keep: "int | Retention | None" = 5,
     options: WriteOptions = _DEFAULTS,
 ) -> str:
@@ -76,6 +77,7 @@ def save(
     Args:
         contents: what the checkpoint holds, or a snapshot of it; see `write`.
         directory: made if missing; with a scheme such as s3:// through fsspec.
+        name: another name of the checkpoint; None means `model.ckpt-<step>`.
         keep: number of checkpoints that stay, besides those that `monolith_checkpoint` exempts; 0
             keeps all. A caller that saves often passes the `Retention` of the directory.
         options: threads, rate, progress, clock and control.
@@ -102,7 +104,7 @@ def save(
             "[checkpoint.save] expected contents with a step, got None; a step names the "
             "checkpoint, or choose a name and call checkpoint.write"
         )
-    prefix = posixpath.join(folder, f"{BASE_NAME}-{contents.step}")
+    prefix = posixpath.join(folder, name or f"{BASE_NAME}-{contents.step}")
     make_folder(folder)
     if not isinstance(keep, Retention):
         keep = Retention.of_directory(folder, keep, options.clock)

@@ -25,9 +25,11 @@ def save_trainer(
     trainer: "Trainer",
     directory: "str | os.PathLike[str]",
     keep: int,
+    *,
+    name: str | None = None,
     options: WriteOptions = _DEFAULTS,
 ) -> str:
-    """Save a trainer between two steps.
+    """Save a trainer between two steps; arguments are those of `checkpoint.save`.
 
     Returns:
         The prefix of the checkpoint.
@@ -47,7 +49,7 @@ def save_trainer(
     trainer.finish_updates()
     trainer.state.check_whole("[Trainer.save]")
     options = replace(options, progress=note)
-    prefix = save(contents_of(trainer), directory, keep=keep, options=options)
+    prefix = save(contents_of(trainer), directory, name=name, keep=keep, options=options)
     trainer.state.note_checkpoint(prefix)
     seconds = time.monotonic() - start
     write_save(

@@ -64,10 +64,6 @@ class LocalFile:
         """Close the file; its name stays."""
         self.close()
 
-    def discard(self) -> None:
-        """Close the file; its name stays."""
-        self.close()
-
 
 class RemoteFile:
     """A new file of a store, which has the file only after `close`.

@@ -2,15 +2,18 @@
 
 import contextlib
 import os
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain, count
 from types import MappingProxyType
 
 import torch
 
 from monolith.checkpoint import Checkpoint, WriteOptions, checkpoint_exists, find
 from monolith.checkpoint.run_lock import only_run
+from monolith.checkpoint.save import BASE_NAME
 from monolith.checkpoint.storage import exists
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.table import Rows
@@ -163,11 +166,12 @@ class ImportTarget:
     def save(self, options: WriteOptions = _DEFAULTS) -> str:
         """Write a complete checkpoint, with which `monolith train --resume` goes on.
 
-        A restored checkpoint is replaced, because the step stays the same. No other checkpoint is
-        removed.
+        No other checkpoint is replaced or removed, so that the one before the import can be
+        restored.
 
         Returns:
-            The prefix of the checkpoint.
+            The prefix of the checkpoint: `<directory>/model.ckpt-<step>`, with `-import1`,
+            `-import2` and so on if there is a checkpoint of the step.
 
         Raises:
             FailedPreconditionError: Another run saves into the folder, or has saved there.
@@ -184,7 +188,14 @@ class ImportTarget:
                     )
                 self._stack.push(lock.pop_all())  # until the target closes
             self._is_locked = True
-        return save_trainer(self.trainer, self.directory, 0, options)
+        name = self._unused_name()
+        return save_trainer(self.trainer, self.directory, 0, name=name, options=options)
+
+    def _unused_name(self) -> str:
+        first = f"{BASE_NAME}-{self.trainer.state.step}"
+        names = chain([first], (f"{first}-import{n}" for n in count(1)))
+        folder = self.directory
+        return next(n for n in names if not checkpoint_exists(posixpath.join(folder, n)))
 
 
 @contextlib.contextmanager
