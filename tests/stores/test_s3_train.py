@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import fsspec
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from monolith.checkpoint import existing_checkpoints, load
 from monolith.checkpoint.lease import LEASE_FILE, Lease
 from monolith.checkpoint.run_lock import only_run
+from monolith.checkpoint.state import STATE_FILE
 from monolith.errors import NonFiniteLossError
 from monolith.train import Trainer, TrainSettings
 from tests.cli.run import run
@@ -112,18 +114,20 @@ def test_a_damaged_checkpoint_is_left_out_with_fallback(bucket, arguments, monol
 
 @contextlib.contextmanager
 def running(bucket, arguments):
-    """The job as a process that has saved step 4."""
+    """The job as a process that has saved a checkpoint."""
     command = [sys.executable, "-m", "monolith.cli.main", *arguments, "--json"]
     process = subprocess.Popen(
         command,
         env=bucket.environment(),
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,  # a pipe that is not read would stop the run
         stderr=subprocess.PIPE,
         text=True,
     )
+    limit = time.monotonic() + 120
     with killed_at_end(process):
-        while not bucket.system.exists(f"{bucket.name}/run/model.ckpt-4.manifest.json"):
+        while not bucket.system.exists(f"{bucket.name}/run/{STATE_FILE}"):
             assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < limit, "no checkpoint in two minutes"
         yield process
 
 
