@@ -8,8 +8,9 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from monolith.cluster.call_host import Call
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
-from monolith.cluster.hosts import Call, GroupHost, ShardHost, plain_rows
+from monolith.cluster.hosts import GroupHost, ShardHost, plain_rows
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import MonolithError
 from monolith.table import Expiry, MinCount, OneBit, Segment, SlidingFilter, Table, TableConfig
