@@ -45,12 +45,9 @@ def error_from_value(value: Any) -> Exception:
     is_error = (
         type(value) is dict
         and value.keys() == {"class", "text"}
-        and type(value["text"]) is str
+        and type(value["text"]) is type(value["class"]) is str
         and value["class"] in _CLASSES
     )
     if not is_error:
         raise InvalidArgumentError("[wire.decode] expected an error of a server, got another value")
-    kind = _CLASSES[value["class"]]
-    error = kind.__new__(kind)
-    error.args = (value["text"],)  # without constructors, which some classes give other arguments
-    return error
+    return _CLASSES[value["class"]](value["text"])

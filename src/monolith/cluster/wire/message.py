@@ -164,10 +164,9 @@ def parse(frames: Sequence[Buffer]) -> Message:
     first = frames[0]
     if len(first) != HEADER_BYTES:
         raise _refused(f"a header of {HEADER_BYTES} bytes", str(len(first)))
-    (
-        *(magic, version, kind, flags, client, sequence, done, life, host, verb, num_columns),
-        *(deadline_ms, num_body, num_column_bytes, request, received),
-    ) = _HEADER.unpack(first)
+    fields = _HEADER.unpack(first)
+    magic, version, kind, flags, client, sequence, done, life, host, verb = fields[:10]
+    num_columns, deadline_ms, num_body, num_column_bytes, request, received = fields[10:]
     if magic != MAGIC:
         raise _refused(f"the first bytes {MAGIC!r}", repr(magic))
     if not Kind.HELLO <= kind <= Kind.PONG or flags:

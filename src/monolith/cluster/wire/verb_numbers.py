@@ -14,6 +14,9 @@ _VERBS = (
     *("lookup", "lookup_entry", "lookup_or_insert", "memory_report", "num_rows", "open_cut"),
     *("pull", "push", "reinitialize", "release_cut", "seen_time", "set_seen_time"),
     *("set_update_calls", "stats", "update_calls"),
+    # of a server
+    *("clients_state", "describe", "open_group", "open_table", "read_values", "restore_clients"),
+    *("table_names", "value_names", "write_values"),
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(

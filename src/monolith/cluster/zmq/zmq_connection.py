@@ -1,6 +1,7 @@
 """`ZmqConnection`: the way to one server process, kept over lost connections and restarts."""
 
 import collections
+import concurrent.futures
 import itertools
 import logging
 import secrets
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monolith.cluster.call_host import Call
-from monolith.cluster.connection import Connection, HostHandle
+from monolith.cluster.connection import Connection, HostHandle, Session
 from monolith.cluster.wire.error_codec import error_from_value
 from monolith.cluster.wire.message import (
     MAX_MESSAGE_BYTES,
@@ -72,11 +73,17 @@ class _Outstanding:
     __slots__ = ("call", "future", "handle", "is_urgent", "packed", "request")
 
     def __init__(
-        self, handle: HostHandle, call: Call, packed: Packed, request: int, is_urgent: bool
+        self,
+        handle: HostHandle,
+        call: Call,
+        packed: Packed,
+        request: int,
+        is_urgent: bool,
+        future: "Future[Any]",
     ) -> None:
         self.handle, self.call, self.packed, self.request = handle, call, packed, request
         self.is_urgent = is_urgent
-        self.future: Future[Any] = Future()
+        self.future = future
 
 
 class ZmqConnection(Connection, Polled):
@@ -159,7 +166,8 @@ class ZmqConnection(Connection, Polled):
                 return waiting.future
             if not is_urgent:
                 self._wait_for_room(packed.num_bytes, call)
-            item = _Outstanding(handle, call, packed, next(self._requests), is_urgent)
+            answer = _Answer(self.state_text)
+            item = _Outstanding(handle, call, packed, next(self._requests), is_urgent, answer)
             self._calls[item.request] = item
             self._by_id[call.client, call.sequence] = item
             self._num_bytes += packed.num_bytes
@@ -283,7 +291,8 @@ class ZmqConnection(Connection, Polled):
             if now - self._last_look > _ADDRESS_SECONDS:
                 self._look_for_address(now)
         elif not self._is_welcome:
-            self._greet(now)
+            if self._life is None or self._calls:
+                self._greet(now)
         elif now - max(self._last_sent, self._last_heard) > _PING_SECONDS:
             self._outbox.append(self._frames(Header(Kind.PING), _EMPTY))
         self._write()
@@ -462,7 +471,8 @@ class ZmqConnection(Connection, Polled):
         for item in urgent:  # of an earlier new life, whose server is gone, too
             _settle(item.future, None, UnavailableError(f"{self._where} the server is gone"))
         if self.on_new_life is None:
-            self._fail(
+            self._reviving, self._is_welcome = None, False
+            self._end_calls(
                 AbortedError(
                     f"{self._where} expected the server that had the tables, got a new start of "
                     f"it at {self._address}, which is empty"
@@ -476,7 +486,7 @@ class ZmqConnection(Connection, Polled):
     def _revive(self, life: int) -> None:
         assert self.on_new_life is not None
         try:
-            self.on_new_life(_UrgentConnection(self))
+            self.on_new_life(_UrgentSession(self))
             error = None
         except Exception as problem:
             error = problem
@@ -484,11 +494,13 @@ class ZmqConnection(Connection, Polled):
         def end() -> None:
             if self._reviving != life:
                 return  # the server started once more meanwhile
+            self._reviving = None
             if error is None:
-                self._life, self._reviving = life, None
+                self._life = life
                 self._post_all()
-            else:
-                self._fail(error)
+            else:  # the next call makes another attempt
+                self._is_welcome = False
+                self._end_calls(error)
 
         self._loop.run_soon(end)
 
@@ -506,26 +518,42 @@ class ZmqConnection(Connection, Polled):
         with self._lock:
             if self._failure is None:
                 self._failure = error
+            self._has_room.notify_all()
+        self._end_calls(error)
+
+    def _end_calls(self, error: Exception) -> None:
+        with self._lock:
             items = list(self._calls.values())
             for item in items:
                 self._forget(item.request)
-            self._has_room.notify_all()
         for item in items:
             _settle(item.future, None, error)
 
 
-class _UrgentConnection(Connection):
-    """The connection for what restores a server: its calls pass those that wait."""
+class _UrgentSession(Session):
+    """Sends to a server that is being restored: its calls pass those that wait."""
 
     def __init__(self, connection: ZmqConnection) -> None:
         self._connection, self.label = connection, connection.label
-        self.on_new_life = None
 
     def send(self, handle: HostHandle, call: Call) -> "Future[Any]":
         return self._connection._send(handle, call, is_urgent=True)
 
-    def close(self) -> None:
-        """Leave the connection open: it is not this object's."""
+
+class _Answer(Future[Any]):
+    """An answer on its way; a wait that ends too early says what the connection does."""
+
+    def __init__(self, state_text: Callable[[], str]) -> None:
+        super().__init__()
+        self._state_text = state_text
+
+    def result(self, timeout: float | None = None) -> Any:
+        try:
+            return super().result(timeout)
+        except concurrent.futures.TimeoutError as error:
+            if self.done():
+                raise
+            raise TimeoutError(self._state_text()) from error
 
 
 def _settle(future: "Future[Any]", value: Any, error: Exception | None) -> None:
