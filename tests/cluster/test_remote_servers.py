@@ -65,6 +65,10 @@ def push(pending, x, y=()):
     return pending.apply()
 
 
+def tables_of(pending):
+    return pending.engine.tables
+
+
 def numbers_of(servers):
     """Numbers of update calls of the tables of each server."""
     hosts = [connection.host for connection in servers._connections]
@@ -141,7 +145,7 @@ def test_another_routing_of_a_table_is_refused():
 def test_closed_servers_answer_no_more():
     with remote_servers(1) as servers:
         table = servers.table(CONFIG, PartitionRouting(1))
-    with pytest.raises(UnavailableError, match="got none since .* closed"):
+    with pytest.raises(UnavailableError, match=r"got none since .*closed"):
         len(table)
 
 
@@ -178,7 +182,7 @@ def test_a_row_between_two_narrow_numbers_is_read_rounded():
     servers = remote_servers(2, transfer="bfloat16")
     pending = engine(servers, [CONFIG], [BagFeature("x", "user")])
     tables_of(pending)["user"].assign(torch.arange(6), VALUES[:, None])
-    pooled, _ = read(pending, {"x": Ragged.from_lists([[i] for i in range(6)])})
+    pooled = read(pending, {"x": Ragged.from_lists([[i] for i in range(6)])})[0]
     assert torch.equal(pooled.detach().flatten(), VALUES.bfloat16().float())
 
 
@@ -204,7 +208,7 @@ def test_an_unknown_transfer_is_refused():
 
 
 def saved(servers, folder, pending):
-    prefix = save(Contents(tables=list(pending.engine.tables.values())), folder)
+    prefix = save(Contents(tables=list(tables_of(pending).values()), step=1), folder)
     servers.recovery = lambda: prefix
     return prefix
 
