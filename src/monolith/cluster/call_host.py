@@ -1,6 +1,7 @@
 """Calls and hosts: a host does each call once, however often the transport repeats the call."""
 
 import concurrent.futures
+import copy
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -64,9 +65,7 @@ class _Write:
         self.num_bytes = 0
 
     def set_error(self, error: BaseException) -> None:
-        kept = type(error).__new__(type(error), *error.args)
-        vars(kept).update(vars(error))
-        self.answer.set_exception(kept)
+        self.answer.set_exception(copy.copy(error))
 
 
 class _Client:
