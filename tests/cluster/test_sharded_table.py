@@ -21,6 +21,7 @@ from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
 from monolith.table.routing import FloorModRouting, PartitionRouting
+from tests.cluster.sharded_suite import ShardedSuite
 from tests.suites.table import RefusalSuite, TableSuite
 from tests.suites.table_base import (
     NOW,
@@ -42,18 +43,6 @@ pytestmark = pytest.mark.thorough
 
 COUNTS = (1, 2, 3, 7)
 
-# Exact numbers of rows under a budget of a few kilobytes. Each shard has a part of it, and 4,096
-# bytes of its own.
-OF_ONE_BUDGET = (
-    "test_bound_holds_after_every_call",
-    "test_call_with_more_new_keys_than_fit_refuses_the_rest",
-    "test_erased_rows_make_room",
-    "test_every_inserting_verb_keeps_the_bound",
-    "test_import_keeps_the_bound",
-    "test_keys_that_the_budget_refuses_are_not_touched",
-    "test_rows_that_go_for_the_budget_leave_tombstones",
-)
-
 
 def sharded(num_shards, routing=None):
     def make(config, **options):
@@ -62,13 +51,6 @@ def sharded(num_shards, routing=None):
         return ShardedTable.local(config, num_shards, **options)
 
     return staticmethod(make)
-
-
-class ShardedSuite(TableSuite):
-    @pytest.fixture(autouse=True)
-    def _leave_out_exact_budgets(self, request):
-        if request.node.originalname in OF_ONE_BUDGET:
-            pytest.skip("the budget is divided among the shards")
 
 
 class TestOneShard(TableSuite):

@@ -81,9 +81,7 @@ class ServersOptions:
                     transfer=transfer,
                 )
             addresses = [part for part in text.split(",") if part.strip()]
-            return connect_servers(
-                addresses, keys=keys, timeout_seconds=timeout, transfer=transfer
-            )
+            return connect_servers(addresses, keys=keys, timeout_seconds=timeout, transfer=transfer)
         except ValueError as error:
             fail(str(error), status=2)
         except OpError as error:

@@ -16,7 +16,9 @@ def test_an_error_of_this_package_arrives_as_it_was(name):
     assert (type(arrived), str(arrived)) == (type(error), str(error))
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), TypeError("x"), MemoryError("x"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), TypeError("x"), MemoryError("x"), KeyError("x")]
+)
 def test_an_error_of_python_arrives_as_it_was(error):
     assert (type(passed(error)), passed(error).args) == (type(error), error.args)
 

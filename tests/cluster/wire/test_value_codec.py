@@ -14,9 +14,7 @@ plain = st.recursive(
     | st.text()
     | st.binary(),
     lambda items: (
-        st.lists(items)
-        | st.lists(items).map(tuple)
-        | st.dictionaries(st.text(), items, max_size=5)
+        st.lists(items) | st.lists(items).map(tuple) | st.dictionaries(st.text(), items, max_size=5)
     ),
 )
 
@@ -51,6 +49,10 @@ def test_tensors_arrive_as_they_were(dtype, shape):
 def test_a_view_arrives_as_its_own_elements():
     tensor = torch.arange(12.0).view(3, 4).t()
     assert torch.equal(passed(tensor), tensor)
+
+
+def test_one_element_of_a_column_arrives():
+    assert passed(torch.arange(6).view(2, 3)[:1, 2]).tolist() == [2]
 
 
 def test_a_large_tensor_is_a_column_that_shares_its_memory():

@@ -69,7 +69,8 @@ def encode(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a contiguous tensor, which the view keeps alive."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # one element may have any stride
+    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def decode(body: Buffer, columns: Sequence[Buffer] = ()) -> Any:

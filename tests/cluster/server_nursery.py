@@ -1,0 +1,60 @@
+"""Forks a `monolith ps` for each line of arguments, and says what it said when it was ready.
+
+A fork takes milliseconds, where an interpreter that imports torch takes seconds. The children are
+killed when stdin ends.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+
+import torch
+
+import monolith.cli.ps
+import monolith.cluster.zmq.server_process
+import monolith.table  # noqa: F401
+from monolith.cli.main import main
+from monolith.cluster.zmq.extra import load_zmq
+
+
+def serve(arguments, out):
+    """Run the command in this child."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()  # Ctrl-C of a terminal is for the tests
+    os.dup2(out, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv = ["monolith", "ps", "--json", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(end.code if isinstance(end.code, int) else 1)
+    finally:
+        os._exit(0)
+
+
+def run():
+    load_zmq()
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+    children, pipes = [], []
+    for line in sys.stdin:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            serve(json.loads(line), write)
+        os.close(write)
+        children.append(child)
+        pipes.append(stream := os.fdopen(read))
+        said = stream.readline()
+        sys.stdout.write(json.dumps({"pid": child, "said": json.loads(said or "null")}) + "\n")
+        sys.stdout.flush()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    run()
