@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from monolith.cluster.call_host import Call
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
 from monolith.cluster.hosts import GroupHost, ShardHost, plain_rows
+from monolith.cluster.server_host import SERVER, ServerHost, config_text
+from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import MonolithError
 from monolith.table import Expiry, MinCount, OneBit, Segment, SlidingFilter, Table, TableConfig
@@ -87,6 +89,19 @@ def group_calls():
     }
 
 
+def server_calls():
+    values = [("w", torch.ones(2, 2)), ("n", torch.tensor(3))]
+    place, clients = ("PartitionRouting", 1, 0), '[[["table", "user"], {}]]'
+    return {
+        "open_table": (config_text(CONFIGS["plain"]), place, 1 << 20),
+        "open_group": (["user"],),
+        "write_values": (values,),
+        "read_values": (["w", "n"],),
+        "restore_clients": (clients,),
+        **{verb: () for verb in SERVER_VERBS if not SERVER_VERBS[verb].arguments},
+    }
+
+
 def views(value):
     """Tensors that are nearly the value."""
     return [
@@ -132,6 +147,10 @@ def changed(draw, value):
         choices += views(value)
     if isinstance(value, int):
         choices += [value + 1, -value, float(value), value << 40]
+    if isinstance(value, str):
+        choices += [value[:-1], value + value, value.replace("1", "-1"), value.replace('"', "")]
+        cut = draw(st.integers(0, len(value)))
+        choices += [value[:cut] + value[cut + 1 :], value[:cut] + "9" + value[cut:]]
     if isinstance(value, list):
         choices += [value + value, value[::-1], tuple(value), value[:-1]]
     if isinstance(value, tuple | dict) and value and draw(st.booleans()):
@@ -197,6 +216,27 @@ def test_a_group_goes_on_after_every_changed_call(data):
         assert torch.equal(group.lookup(group.keys({"c": KEYS[3:]})), torch.ones(1))
 
     check_calls(GroupHost(group), group_calls(), data.draw, serves)
+
+
+@settings(max_examples=100, phases=[Phase.generate])
+@given(data=st.data())
+def test_a_server_goes_on_after_every_changed_call(data):
+    def serves(do):
+        do("write_values", [("good", KEYS)])
+        assert torch.equal(do("read_values", ["good"])[0], KEYS)
+
+    server = ServerHost(0, 1)
+    check_calls(server._hosts[SERVER], server_calls(), data.draw, serves)
+    server.close()
+
+
+def test_every_verb_of_a_server_has_a_good_call():
+    server, calls = ServerHost(0, 1), server_calls()
+    assert set(calls) == set(SERVER_VERBS)
+    first = ["open_table", "write_values"]
+    for number, verb in enumerate([*first, *sorted(set(calls) - set(first))]):
+        server.do(SERVER, Call(1, number, number, verb, calls[verb]))
+    server.close()
 
 
 def test_every_verb_has_a_good_call():

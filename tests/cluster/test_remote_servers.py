@@ -14,8 +14,8 @@ from monolith.table import Segment, TableConfig, Zeros
 from monolith.table.optimizers import SGD
 from monolith.table.routing import FloorModRouting, PartitionRouting
 from tests.cluster.direct_connection import connections, remote_servers
+from tests.cluster.test_sharded_table import ShardedSuite
 from tests.suites.engine import EngineSuite, read
-from tests.suites.table import TableSuite
 from tests.suites.table_base import NOW, assert_equal_rows, exported, keys
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
@@ -40,7 +40,7 @@ def engine_on(num_servers):
 
 
 @pytest.mark.thorough
-class TestTableOnThreeServers(TableSuite):
+class TestTableOnThreeServers(ShardedSuite):
     make = staticmethod(table_on(3))
 
 

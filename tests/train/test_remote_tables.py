@@ -82,6 +82,18 @@ def test_recorded_updates_of_all_servers_replay_into_the_reference(monkeypatch, 
             assert_same_rows(table, reference)
 
 
+def test_a_step_of_a_trainer_is_a_pull_and_a_push_of_each_server():
+    others = []
+    for num_steps in (10, 20):
+        calls = []
+        with remote_servers(2, calls) as servers:
+            trained(Clicks(clicks(num_steps)), servers)
+        verbs = [verb for _, verb, _ in calls]
+        assert verbs.count("push") == 2 * num_steps
+        others.append(len([verb for verb in verbs if verb not in ("pull", "push")]))
+    assert others[0] == others[1]
+
+
 def test_a_second_trainer_goes_on_with_the_tables():
     with remote_servers(2) as servers:
         trained(Clicks(clicks(5)), servers)
