@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 import monolith._native as _native
+from monolith.cluster.disk.shard_saves import SaveVerbs, ShardSaves
 from monolith.cluster.group_storage import Push
 from monolith.cluster.host_verbs import (
     GROUP_VERBS,
@@ -224,7 +225,7 @@ PlainRows = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 """Keys, times, columns."""
 
 
-class ShardHost(CallHost):
+class ShardHost(SaveVerbs, CallHost):
     """Serves one shard of a table by calls. Any thread may call at any time.
 
     Args:
@@ -249,6 +250,7 @@ class ShardHost(CallHost):
         self.table, self.device = table, device
         self._cuts: dict[int, Snapshot] = {}
         self._cut_numbers = itertools.count()
+        self._saves = ShardSaves(table.name)
 
     def _run(self, call: Call) -> Any:
         own = getattr(self, f"_do_{call.verb}", None)
@@ -275,7 +277,8 @@ class ShardHost(CallHost):
             )
 
     def close(self) -> None:
-        """Free the table. Closing twice is fine."""
+        """Stop the saves and free the table. Closing twice is fine."""
+        self._saves.forget(self._cuts.values())
         self.table.close()
 
     # Verbs whose arguments or results are not plain on a table.
@@ -323,7 +326,9 @@ class ShardHost(CallHost):
         self._cut("release_cut", number).release(partitions)
 
     def _do_close_cut(self, number: int, is_read: bool) -> None:
-        self._cut("close_cut", number).close(is_read=is_read)
+        snapshot = self._cut("close_cut", number)
+        self._saves.forget([snapshot])
+        snapshot.close(is_read=is_read)
         self._cuts.pop(number, None)
 
     def _cut(self, verb: str, number: int) -> Snapshot:
