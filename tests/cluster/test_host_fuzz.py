@@ -2,17 +2,20 @@
 
 import contextlib
 import itertools
+import json
 
 import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
 from monolith.cluster.hosts import Call, GroupHost, ShardHost, plain_rows
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import MonolithError
 from monolith.table import Expiry, MinCount, OneBit, Segment, SlidingFilter, Table, TableConfig
+from monolith.table.disk.config_json import config_to_json
 from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.reference import ReferenceTable
 from monolith.table.rows import Rows
@@ -37,7 +40,19 @@ def plain_chunk(table):
     return plain_rows(Rows(KEYS, torch.full((N,), NOW), rows.columns))
 
 
-def shard_calls(table):
+def save_request(folder):
+    file = ("m.assets/user-0.arrow.tmp-0123456789ab", "rows", ((0, 4095),))
+    request = {
+        "folder": str(folder),
+        "files": [file],
+        "config": json.dumps(config_to_json(CONFIGS["plain"])),
+        "num_update_calls": 3,
+    }
+    request |= {"latest_time": NOW, "rate": 1e9, "num_threads": 1}
+    return request | dict.fromkeys(("is_link", "with_expired", "keeps_cut"), True)
+
+
+def shard_calls(table, folder):
     """Good arguments of every verb; of a cut only if it is open."""
     values, flags = torch.ones(N, 5), torch.zeros(N, dtype=torch.bool)
     absent = flags if table.config.skip_zero else None
@@ -64,6 +79,8 @@ def shard_calls(table):
         "release_cut": (0, [0, 5, 4095]),
         "set_seen_time": (NOW,),
         "set_update_calls": (5,),
+        "start_save": (0, 0, save_request(folder)),
+        **dict.fromkeys(("hurry_save", "save_state", "stop_save"), (0,)),
         **dict.fromkeys(("changes", "drop_cursor", "open_cut"), ("reader",)),
         **dict.fromkeys(("contains", "erase", "lookup_entry"), (KEYS,)),
         **{verb: () for verb in SHARD_VERBS if not SHARD_VERBS[verb].arguments},
@@ -171,9 +188,9 @@ def check_calls(host, calls, draw, serves):
 @pytest.mark.parametrize("kind", [Table, ReferenceTable])
 @settings(max_examples=60, phases=[Phase.generate])
 @given(data=st.data())
-def test_a_shard_goes_on_after_every_changed_call(name, kind, data):
+def test_a_shard_goes_on_after_every_changed_call(name, kind, data, tmp_path_factory):
     table = kind(CONFIGS[name], clock=lambda: NOW)
-    calls = shard_calls(table)
+    calls = shard_calls(table, tmp_path_factory.mktemp("saves"))
     del calls["close"]
 
     def serves(do):
@@ -198,14 +215,15 @@ def test_a_group_goes_on_after_every_changed_call(data):
     check_calls(GroupHost(group), group_calls(), data.draw, serves)
 
 
-def test_every_verb_has_a_good_call():
+def test_every_verb_has_a_good_call(tmp_path):
     table = Table(CONFIGS["plain"])
     host = ShardHost(table)
-    calls = shard_calls(table)
-    assert set(calls) == set(SHARD_VERBS)
+    calls = shard_calls(table, tmp_path)
+    assert set(calls) == {*SHARD_VERBS, *FILE_VERBS}
     order = ["open_cut", "changes", *sorted(set(calls) - {"open_cut", "close", "clear", "changes"})]
     moved = [verb for verb in order if not verb.endswith("_cut")]
     ends = ["release_cut", "close_cut", "clear", "close"]
+    moved = ["start_save", *(verb for verb in moved if verb != "start_save")]
     for number, verb in enumerate(["open_cut", *moved, *ends]):
         host.do(Call(1, number, number, verb, calls[verb]))
     assert set(group_calls()) == set(GROUP_VERBS)

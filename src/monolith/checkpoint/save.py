@@ -20,7 +20,7 @@ from monolith.table.config import NUM_PARTITIONS
 from monolith.table.disk.buffers import crc32c
 from monolith.table.disk.call_arguments import checked_path, checked_progress, checked_threads
 from monolith.table.disk.ranges import Run
-from monolith.table.disk.remote_save import Place
+from monolith.table.disk.remote.remote_save import Place
 from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_save import checked_rate
 from monolith.table.disk.workers import ProgressCallback, Work, WriteControl, run_all

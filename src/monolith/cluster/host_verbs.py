@@ -3,9 +3,6 @@
 A verb is added here and as a method: `TableStorage._verb`, or `_do_verb` of the host.
 """
 
-import json
-import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -27,9 +24,6 @@ MAX_MESSAGE_BYTES = 1 << 34
 """Most bytes of the keys and rows of one call, and of its answer."""
 
 _MAX_NAME = 1024  # characters
-_MAX_PATH = 1 << 12  # characters
-_MAX_DOCUMENT = 1 << 24  # characters
-_MAX_FILES = 1 << 16
 
 
 class HostFacts:
@@ -277,112 +271,6 @@ class Name(Argument):
             raise call.error(f"{self.name} as a name in Unicode", value) from error
 
 
-class Text(Argument):
-    """A str of at most `most` characters, which is Unicode.
-
-    Args:
-        name: in messages.
-        most: largest number of characters.
-        pattern: expression that the whole text matches.
-    """
-
-    def __init__(self, name: str, most: int, pattern: str = r"[^\0]+") -> None:
-        super().__init__(name)
-        self._most, self._pattern = most, re.compile(pattern)
-
-    def _check(self, call: Checked, value: Any) -> None:
-        if type(value) is not str or len(value) > self._most or not self._pattern.fullmatch(value):
-            text = f"{self.name} as at most {self._most} characters of {self._pattern.pattern!r}"
-            raise call.error(text, value)
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise call.error(f"{self.name} as Unicode", value) from error
-
-
-class Document(Text):
-    """A JSON object as text."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, _MAX_DOCUMENT)
-
-    def _check(self, call: Checked, value: Any) -> None:
-        super()._check(call, value)
-        try:
-            content = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise call.error(f"{self.name} as JSON", value) from error
-        if type(content) is not dict:
-            raise call.error(f"{self.name} as a JSON object", content)
-
-
-class Rate(Argument):
-    """A number above 0, or None."""
-
-    def _check(self, call: Checked, value: Any) -> None:
-        if value is not None and not (type(value) is float and 0 < value < math.inf):
-            raise call.error(f"{self.name} as a float above 0 or None", value)
-
-
-class Runs(Argument):
-    """A tuple or list of runs of partitions, (first, last), ascending and apart."""
-
-    def _check(self, call: Checked, value: Any) -> None:
-        end = -1
-        for run in _sequence(call, self.name, value):
-            if type(run) not in (tuple, list) or [type(number) for number in run] != [int, int]:
-                raise call.error(f"{self.name} as pairs of ints", run)
-            if not end < run[0] <= run[1] < NUM_PARTITIONS:
-                raise call.error(f"{self.name} that ascend in [0, {NUM_PARTITIONS})", run)
-            end = run[1]
-
-
-class Files(Argument):
-    """A list of at most 2**16 tuples, each with values for some arguments.
-
-    Args:
-        name: in messages.
-        columns: arguments of each tuple.
-    """
-
-    def __init__(self, name: str, *columns: Argument) -> None:
-        super().__init__(name)
-        self._columns = columns
-
-    def _check(self, call: Checked, value: Any) -> None:
-        for row in _sequence(call, self.name, value):
-            if type(row) not in (tuple, list) or len(row) != len(self._columns):
-                raise call.error(f"{self.name} with {len(self._columns)} values each", row)
-            for column, item in zip(self._columns, row, strict=True):
-                column._check(call, item)
-
-
-class Fields(Argument):
-    """A dict with a value for each of some arguments, by name.
-
-    Args:
-        name: in messages.
-        fields: the arguments.
-    """
-
-    def __init__(self, name: str, *fields: Argument) -> None:
-        super().__init__(name)
-        self._fields = {field.name: field for field in fields}
-
-    def _check(self, call: Checked, value: Any) -> None:
-        if type(value) is not dict or set(value) != set(self._fields):
-            names = ", ".join(sorted(self._fields))
-            raise call.error(f"{self.name} as a dict with {names}", value)
-        for name, field in self._fields.items():
-            field._check(call, value[name])
-
-
-def _sequence(call: Checked, name: str, value: Any) -> "Sequence[Any]":
-    if type(value) not in (tuple, list) or len(value) > _MAX_FILES:
-        raise call.error(f"{name} as a list of at most {_MAX_FILES}", value)
-    return value  # type: ignore[no-any-return]
-
-
 class TableNames(Argument):
     """A list of different names of the host's tables."""
 
@@ -507,24 +395,6 @@ _ROWS = RowChunk("rows")  # (keys, times, columns), all with n rows
 _ABSENT = Flags("absent")  # bool (n,) or None
 _INITIAL = Flag("initial", in_training=True)
 
-# Saves. The names of files are relative to the folder and never lead out of it.
-_JOB = Integer("number", 0, _MOST)
-_FILE_NAME = Text("file", _MAX_PATH, r"(?!.*\.\.(/|$))[^/\0][^\0]*\.arrow(\.tmp-[0-9a-f]{12})?")
-_KIND = Text("kind", 10, "rows|candidates|tombstones")
-_SAVE = Fields(
-    "request",
-    Text("folder", _MAX_PATH),
-    Files("files", _FILE_NAME, _KIND, Runs("partitions")),
-    Document("config"),
-    Integer("num_update_calls", 0, _MOST),
-    Integer("latest_time", 0, MAX_TIME),
-    Flag("is_link"),
-    Flag("with_expired"),
-    Flag("keeps_cut"),
-    Rate("rate"),
-    Integer("num_threads", 1, MAX_THREADS),
-)
-
 # Many tables
 _SPLITS = Splits("row_splits")  # int64 (splits,)
 _FLAT_VALUES = Tensor("values", _F32, ("floats",))
@@ -562,7 +432,6 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "lookup_entry": Read(_KEYS),
         "memory_report": Read(),
         "num_rows": Read(),
-        "save_state": Read(_JOB),
         "seen_time": Read(),
         "stats": Read(),
         "update_calls": Read(),
@@ -580,7 +449,6 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "erase": Write(_KEYS),
         "evict": Write(_NOW, needs=_expiry),
         "evict_slice": Write(_FIRST, _NOW, needs=_expiry),
-        "hurry_save": Write(_JOB),
         "import_candidates": Write(Candidates("candidates")),
         "import_rows": Write(_ROWS, _ABSENT, _THREADS),
         "lookup_or_insert": Write(_KEYS, _STEP, _NOW, _THREADS, needs=_training),
@@ -589,8 +457,6 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "release_cut": Write(_CUT, _PARTITIONS),
         "set_seen_time": Write(_NOW),
         "set_update_calls": Write(Integer("number", 0, _MOST)),
-        "start_save": Write(_JOB, _CUT, _SAVE),
-        "stop_save": Write(_JOB),
     }
 )
 """Verbs of a `ShardHost`."""

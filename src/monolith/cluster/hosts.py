@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 import monolith._native as _native
+from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.disk.shard_saves import SaveVerbs, ShardSaves
 from monolith.cluster.group_storage import Push
 from monolith.cluster.host_verbs import (
@@ -246,7 +247,7 @@ class ShardHost(SaveVerbs, CallHost):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         facts = HostFacts(table.name, [table.config], max_message_bytes)
-        super().__init__(facts, SHARD_VERBS, timeout_seconds, placement)
+        super().__init__(facts, {**SHARD_VERBS, **FILE_VERBS}, timeout_seconds, placement)
         self.table, self.device = table, device
         self._cuts: dict[int, Snapshot] = {}
         self._cut_numbers = itertools.count()

@@ -20,7 +20,7 @@ from monolith.table.base import BaseTable
 from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wall_clock
 from monolith.table.config import TableConfig
 from monolith.table.disk.ranges import Run
-from monolith.table.disk.remote_save import Part
+from monolith.table.disk.remote.remote_save import Part
 from monolith.table.key_sums import finite_gradients
 from monolith.table.native import OpenCore, address, bags_tuple, empty, piece_tuple
 from monolith.table.routing import FloorModRouting, PartitionRouting, Placement, Routing

@@ -17,7 +17,7 @@ from monolith.table.rows import Entries, RowMemory, Rows, Touched
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from monolith.table.disk.remote_save import RemoteFiles
+    from monolith.table.disk.remote.remote_save import RemoteFiles
 
 
 ExportChunk = Callable[[int, int, int], Rows]

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from monolith.table.disk.remote_save import (
+from monolith.table.disk.remote.remote_save import (
     FileRequest,
     Part,
     PartState,

@@ -13,7 +13,7 @@ from monolith.checkpoint.storage import delete, storage_errors
 from monolith.errors import FailedPreconditionError, NotFoundError, OpError
 from monolith.table.disk.folder import open_folder
 from monolith.table.disk.new_file import NewFile
-from monolith.table.disk.remote_save import FileRequest, PartState, TableFacts, Written
+from monolith.table.disk.remote.remote_save import FileRequest, PartState, TableFacts, Written
 from monolith.table.disk.table_files import PartFiles, SaveJob
 from monolith.table.disk.workers import Work, WriteControl, run_all
 from monolith.table.disk.writer import Throttle

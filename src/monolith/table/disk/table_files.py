@@ -23,7 +23,7 @@ from monolith.table.disk.arrow import (
 )
 from monolith.table.disk.new_file import NewFile
 from monolith.table.disk.ranges import Run, common_runs, partitions_of_runs, pieces
-from monolith.table.disk.remote_save import (
+from monolith.table.disk.remote.remote_save import (
     FileRequest,
     Place,
     TableFacts,

@@ -19,7 +19,7 @@ from monolith.table.disk.call_arguments import (
 )
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.ranges import Run, runs_of
-from monolith.table.disk.remote_save import Place
+from monolith.table.disk.remote.remote_save import Place
 from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_manifest import MANIFEST, Manifest, parse_manifest
 from monolith.table.disk.workers import ProgressCallback, Work, run_all
