@@ -9,9 +9,10 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from monolith.cluster.call_host import Call
 from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
-from monolith.cluster.hosts import Call, GroupHost, ShardHost, plain_rows
+from monolith.cluster.hosts import GroupHost, ShardHost, plain_rows
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import MonolithError
 from monolith.table import Expiry, MinCount, OneBit, Segment, SlidingFilter, Table, TableConfig
@@ -52,6 +53,13 @@ def save_request(folder):
     return request | dict.fromkeys(("is_link", "with_expired", "keeps_cut"), True)
 
 
+def load_request(folder):
+    file = (str(folder), "m.assets/user-0.arrow", "rows", ((0, 4095),), 1, 100, "00000000", 0)
+    request = {"config": json.dumps(config_to_json(CONFIGS["plain"])), "sources": [file]}
+    request |= {"partitions": [(0, 4095)], "shard": ("FloorModRouting", 2, 1), "where": "m"}
+    return request | {"num_threads": 1, "is_check": True}
+
+
 def shard_calls(table, folder):
     """Good arguments of every verb; of a cut only if it is open."""
     values, flags = torch.ones(N, 5), torch.zeros(N, dtype=torch.bool)
@@ -79,8 +87,9 @@ def shard_calls(table, folder):
         "release_cut": (0, [0, 5, 4095]),
         "set_seen_time": (NOW,),
         "set_update_calls": (5,),
+        "start_load": (1, load_request(folder)),
         "start_save": (0, 0, save_request(folder)),
-        **dict.fromkeys(("hurry_save", "save_state", "stop_save"), (0,)),
+        **dict.fromkeys(("hurry_job", "job_state", "stop_job"), (0,)),
         **dict.fromkeys(("changes", "drop_cursor", "open_cut"), ("reader",)),
         **dict.fromkeys(("contains", "erase", "lookup_entry"), (KEYS,)),
         **{verb: () for verb in SHARD_VERBS if not SHARD_VERBS[verb].arguments},

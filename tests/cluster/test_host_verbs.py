@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from monolith.cluster.hosts import Call, GroupHost, ShardHost
+from monolith.cluster.call_host import Call
+from monolith.cluster.hosts import GroupHost, ShardHost
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros

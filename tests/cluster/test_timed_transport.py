@@ -3,8 +3,8 @@ from concurrent.futures import Future
 import pytest
 
 from monolith.cluster import timed_transport
+from monolith.cluster.call_host import Call, CallHost
 from monolith.cluster.host_verbs import HostFacts, Read, Write
-from monolith.cluster.hosts import Call, CallHost
 from monolith.cluster.timed_transport import LOOKUP_TIME, TimedTransport, timed
 from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import InvalidArgumentError

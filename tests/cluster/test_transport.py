@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from monolith.cluster import ShardedTable
-from monolith.cluster.hosts import Call, ShardHost
+from monolith.cluster.call_host import Call
+from monolith.cluster.hosts import ShardHost
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
 from monolith.errors import AbortedError, DeadlineExceededError, UnavailableError
 from monolith.table import Segment, Table, TableConfig
@@ -273,7 +274,7 @@ def test_a_late_copy_of_a_call_that_has_its_answer_is_refused():
     assign_once(host)
     assign_once(host, sequence=1, done=1)
     text = (
-        r"\[ShardHost\.do\] expected calls from number 1 on, got 0, which has its answer "
+        r"\[ShardHost\.do\] expected calls from number 1 on, got 0, whose answer is no longer kept "
         r"\(table 'user'\)"
     )
     with pytest.raises(AbortedError, match=text):

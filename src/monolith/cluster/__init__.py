@@ -1,9 +1,12 @@
 """Tables whose rows are spread over shards and servers."""
 
-from monolith.cluster.servers import LocalServers
+from monolith.cluster.remote_servers import RemoteServers
+from monolith.cluster.servers import LocalServers, Servers
 from monolith.cluster.sharded_table import ShardedTable
 
 __all__ = [
     "LocalServers",
+    "RemoteServers",
+    "Servers",
     "ShardedTable",
 ]

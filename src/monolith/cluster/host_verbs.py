@@ -23,6 +23,11 @@ from monolith.table.rows import Rows
 MAX_MESSAGE_BYTES = 1 << 34
 """Most bytes of the keys and rows of one call, and of its answer."""
 
+TRANSFERS: Mapping[str, torch.dtype] = MappingProxyType(
+    {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+)
+"""Dtypes of rows and gradients between client and server, by name."""
+
 _MAX_NAME = 1024  # characters
 
 
@@ -31,26 +36,33 @@ class HostFacts:
 
     Args:
         name: of the tables, for messages.
-        configs: of the tables, in the order of their keys.
+        configs: of the tables, in the order of their keys; a server itself has none.
         max_message_bytes: most bytes of the keys and whole rows of one call.
     """
 
     def __init__(
         self, name: str, configs: Sequence[TableConfig], max_message_bytes: int = MAX_MESSAGE_BYTES
     ) -> None:
-        self.name, self.config = name, configs[0]
+        self.name, self._configs = name, configs
         self.end = f"(table {name!r})"
         self.names = {config.name for config in configs}
         self.widths = np.array([config.dim for config in configs], dtype=np.int64)
         self.num_rates = sum(len(segments_of(config)) for config in configs)
         self.sizes = {
-            "dim": self.config.dim,
+            "dim": configs[0].dim if configs else 0,
             "tables": len(configs),
             "splits": len(configs) + 1,
         }
+        self.max_message_bytes = max_message_bytes
         self.max_floats = max_message_bytes // 4
-        row_bytes = min(16 + 8 * sum(column_sizes(config).values()) for config in configs)
+        sizes = [16 + 8 * sum(column_sizes(config).values()) for config in configs]
+        row_bytes = min(sizes, default=16)
         self.max_keys = max(1, min(checks.MAX_BATCH, max_message_bytes // row_bytes))
+
+    @property
+    def config(self) -> TableConfig:
+        """Config of the first table."""
+        return self._configs[0]
 
 
 class Checked:
@@ -188,6 +200,23 @@ class Times(Tensor):
         least, most = (int(bound) for bound in torch.aminmax(value))
         if not 0 <= least <= most <= MAX_TIME:
             raise call.error(f"{self.name} in [0, {MAX_TIME}]", least if least < 0 else most)
+
+
+class Calls(Tensor):
+    """The least number of each table's update call, int64 (tables,)."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        super()._check(call, value)
+        if int(value.min()) < 0:
+            raise call.error(f"{self.name} from 0 on", int(value.min()))
+
+
+class Dtype(Argument):
+    """The name of a dtype of rows on the wire."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        if type(value) is not str or value not in TRANSFERS:
+            raise call.error(f"{self.name} as one of {', '.join(TRANSFERS)}", value)
 
 
 class Stepped(Tensor):
@@ -401,7 +430,8 @@ _FLAT_VALUES = Tensor("values", _F32, ("floats",))
 _FLAT_GRADS = Tensor("grads", (torch.float32, torch.float16), ("floats",))
 _REPEATS = Counts("counts", is_optional=True)
 _IDLE = TableNames("idle")
-_SUMS = Tensor("grads", _F32, ("floats",))
+_SUMS = Tensor("grads", tuple(TRANSFERS.values()), ("floats",))
+_CALLS = Calls("calls", (torch.int64,), ("tables",))
 _TIMES = Times("times", (torch.int64,), ("tables",))
 _STEPPED = Stepped("is_stepped", (torch.bool,), ("tables",))
 
@@ -464,7 +494,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
 GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "lookup": Read(_KEYS, _SPLITS, _STEP, Flag("as_float16")),
-        "pull": Read(_KEYS, _SPLITS, _INITIAL),
+        "pull": Read(_KEYS, _SPLITS, _INITIAL, Dtype("transfer")),
         #
         "apply_gradients": Write(
             *(_KEYS, _SPLITS, _FLAT_GRADS, _REPEATS, _IDLE, _RATES, _STEP, _NOW), needs=_training
@@ -472,7 +502,9 @@ GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
         "assign": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "assign_add": Write(_KEYS, _SPLITS, _FLAT_VALUES, _IDLE, _NOW),
         "count_clamped": Write(TableNames("names")),
-        "push": Write(_KEYS, _SPLITS, _SUMS, _COUNTS, _STEPPED, _TIMES, _RATES, needs=_training),
+        "push": Write(
+            *(_KEYS, _SPLITS, _SUMS, _COUNTS, _STEPPED, _TIMES, _RATES, _CALLS), needs=_training
+        ),
         "reinitialize": Write(Name("name"), _KEYS, _NOW, needs=_training),
     }
 )

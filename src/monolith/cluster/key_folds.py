@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     import monolith._native as _native
 
 
-def check_floats(where: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Refuse an answer that is not contiguous float32 of the shape: its memory is read as such."""
+def check_floats(
+    where: str, values: Any, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> None:
+    """Refuse an answer that is not a contiguous tensor of the dtype and shape."""
     is_tensor = isinstance(values, torch.Tensor)
     is_plain = is_tensor and values.is_cpu and values.is_contiguous()
-    if is_plain and values.dtype == torch.float32 and values.shape == shape:
+    if is_plain and values.dtype == dtype and values.shape == shape:
         return
     got = f"{values.dtype} of shape {tuple(values.shape)}" if is_tensor else repr(values)[:80]
-    raise DataLossError(f"{where}: expected an answer of float32 of shape {shape}, got {got}")
+    raise DataLossError(
+        f"{where}: expected an answer of {str(dtype)[6:]} of shape {shape}, got {got}"
+    )
 
 
 class KeyFolds:

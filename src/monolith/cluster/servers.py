@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES
 from monolith.cluster.hosts import GroupHost, ShardHost
-from monolith.cluster.sharded_table import make_shard, shard_config, spread_config
+from monolith.cluster.sharded_table import (
+    ShardedTable,
+    make_shard,
+    shard_config,
+    spread_config,
+)
 from monolith.cluster.table_group import TableGroup
+from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.table.arguments import as_integer, check_kind
 from monolith.table.base import BaseTable
-from monolith.table.calls import Clock, wall_clock
+from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, wall_clock
 from monolith.table.config import TableConfig, segments_of
 from monolith.table.routing import PartitionRouting, Placement, Routing
 from monolith.table.sweep import TableSweep
@@ -44,14 +52,19 @@ class LocalServer:
 
     Args:
         index: number of the server.
+        label: Name of the server in messages; empty takes `ps_label(index)`.
+        max_message_bytes: Most bytes of the keys and rows of one call, or of its answer.
 
     Attributes:
         marks: words that live as long as the server does.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(
+        self, index: int, label: str = "", max_message_bytes: int = MAX_MESSAGE_BYTES
+    ) -> None:
         self.index = index
-        self.label = ps_label(index)
+        self.label = label or ps_label(index)
+        self._max_message_bytes = max_message_bytes
         self.marks: set[str] = set()
         self._lock = threading.Lock()
         self._shards: dict[str, ShardHost] = {}
@@ -60,7 +73,12 @@ class LocalServer:
         self._states: dict[str, dict[str, Any]] = {}
         self._is_closed = False
 
-    def shard(self, config: TableConfig, routing: Routing | None = None) -> ShardHost:
+    def shard(
+        self,
+        config: TableConfig,
+        routing: Routing | None = None,
+        changes_bytes: int = DEFAULT_CHANGES_BYTES,
+    ) -> ShardHost:
         """The shard of a table; made if the server has none of that name.
 
         Learning rates belong to a run: they may differ from those of the run that made the shard.
@@ -69,6 +87,7 @@ class LocalServer:
             config: of the whole table.
             routing: of the whole table, whose shard of this server's number it is; None for a table
                 of this server alone.
+            changes_bytes: Bound of the touched log of the whole table, if the shard is made.
 
         Raises:
             InvalidArgumentError: the table was made with another routing.
@@ -79,7 +98,8 @@ class LocalServer:
             self._check_open("shard")
             shard = self._found(config, placement)
             if shard is None:
-                shard = make_shard(config, placement, device=self.label)
+                limit = self._max_message_bytes
+                shard = make_shard(config, placement, changes_bytes, self.label, limit)
                 self._shards[config.name] = shard
             return shard
 
@@ -165,7 +185,12 @@ class LocalServer:
         placements = {shard.placement for shard in shards}
         placement = placements.pop() if len(placements) == 1 else None
         tables = [shard.table for shard in shards if isinstance(shard.table, BaseTable)]
-        return GroupHost(TableGroup(tables), device=self.label, placement=placement)
+        return GroupHost(
+            TableGroup(tables),
+            device=self.label,
+            placement=placement,
+            max_message_bytes=self._max_message_bytes,
+        )
 
     def parameter(self, name: str, initial: torch.Tensor) -> torch.nn.Parameter:
         """The dense parameter of that name; made with a copy of `initial` if there is none."""
@@ -238,7 +263,36 @@ class LocalServer:
             )
 
 
-class LocalServers:
+class Servers(ABC):
+    """Parameter servers that hold a shard of each table.
+
+    Attributes:
+        worker: Number of this client, and the number of clients that push to the tables.
+        transfer: Dtype of rows and gradients in messages.
+    """
+
+    worker = (0, 1)
+    transfer = "float32"
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def table(self, config: TableConfig, routing: Routing, clock: Clock) -> ShardedTable:
+        """Return a table with a shard on each server, made where it is missing.
+
+        Args:
+            config: Config of the whole table.
+            routing: Routing with a shard for each server.
+            clock: Clock that gives the time of a call that has no `now`.
+        """
+
+    @abstractmethod
+    def connect(self, names: Sequence[str]) -> list[Transport]:
+        """Return the way to a host on each server, of its shards of some tables."""
+
+
+class LocalServers(Servers):
     """Parameter servers as objects of this process. Close them: they hold their tables.
 
     Args:
@@ -289,6 +343,16 @@ class LocalServers:
             for server in self._servers:
                 server.check_shard(config, routing)
             return [server.shard(config, routing) for server in self._servers]
+
+    def table(
+        self, config: TableConfig, routing: Routing, clock: Clock = wall_clock
+    ) -> ShardedTable:
+        """Return a table over its shards, which outlive it."""
+        return ShardedTable.over(config, self.shards(config, routing), routing=routing, clock=clock)
+
+    def connect(self, names: Sequence[str]) -> list[Transport]:
+        """Return the way to `groups`."""
+        return [LocalTransport(host) for host in self.groups(names)]
 
     def sweep(self, name: str, every_seconds: float, clock: Clock = wall_clock) -> None:
         """Evict expired rows of a table's shard on each server; see `LocalServer.sweep`."""

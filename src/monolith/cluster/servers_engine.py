@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from monolith.cluster.group_storage import without_tables
+from monolith.cluster.host_verbs import TRANSFERS
+from monolith.cluster.hosts import narrowed
 from monolith.cluster.key_folds import check_floats
-from monolith.cluster.servers import LocalServers
+from monolith.cluster.servers import Servers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.timed_transport import timed
-from monolith.cluster.transport import LocalTransport, ShardClient, Transport
+from monolith.cluster.transport import ShardClient, Transport
 from monolith.features.core import IdPlaces, new_matrix
 from monolith.features.engine import (
     BagFeature,
@@ -126,6 +128,8 @@ class ServersEngine(EngineBase):
         features: of these tables, with different names.
         connect: names of tables -> a transport to each server, each to a `GroupHost` of the shards
             of these tables.
+        worker: Number of this client, and the number of clients that push to the tables.
+        transfer: Dtype of rows and gradients in messages; both sides compute in float32.
     """
 
     def __init__(
@@ -133,8 +137,12 @@ class ServersEngine(EngineBase):
         tables: Iterable[BaseTable],
         features: Sequence[BagFeature],
         connect: Callable[[list[str]], Sequence[Transport]],
+        *,
+        worker: tuple[int, int] = (0, 1),
+        transfer: str = "float32",
     ) -> None:
         super().__init__(tables, features)
+        self._worker, self._transfer = worker, transfer
         names = sorted(self.tables)  # the order of a group
         transports = connect(names)
         self._sharded = [_sharded(self.tables[name], len(transports)) for name in names]
@@ -209,16 +217,18 @@ class ServersEngine(EngineBase):
     def _pull(self, requests: Requests, initial: bool) -> list[torch.Tensor | None]:
         """Ask each server for the rows of its keys; a server without keys is not asked."""
         calls = [
-            (keys, splits, initial) if len(keys) else None for keys, splits in requests.parts()
+            (keys, splits, initial, self._transfer) if len(keys) else None
+            for keys, splits in requests.parts()
         ]
         answers = iter(self._client.call("pull", calls))
         starts = itertools.pairwise(requests.core.float_starts)
         rows: list[torch.Tensor | None] = []
         for server, (call, (first, end)) in enumerate(zip(calls, starts, strict=True)):
             rows.append(None if call is None else next(answers))
-            if call is not None:
+            if rows[-1] is not None:
                 where = f"[ServersEngine.pull] {self._client.label_of(server)}"
-                check_floats(where, rows[-1], (end - first,))
+                check_floats(where, rows[-1], (end - first,), TRANSFERS[self._transfer])
+                rows[-1] = rows[-1].float()
         return rows
 
     def _matrix(self, batch: int, dense: torch.Tensor | None) -> torch.Tensor:
@@ -276,9 +286,21 @@ class ServersEngine(EngineBase):
         lengths = torch.stack([part[1] for part in parts]).diff()  # (num_servers, num_tables)
         is_stepped = lengths.sum(0) > 0
         if bool(is_stepped.any()):
-            arguments = (is_stepped, time_of, list(map(float, in_order)))
+            dtype = TRANSFERS[self._transfer]
+            if dtype != torch.float32:
+                parts = [_narrow(part, dtype) for part in parts]
             with self._gates():
-                counts += self._client.call("push", [(*part, *arguments) for part in parts])
+                numbers = [table.next_call(self._worker) for table in self._sharded]
+                calls = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+                arguments = (is_stepped, time_of, list(map(float, in_order)), calls)
+                try:
+                    counts += self._client.call("push", [(*part, *arguments) for part in parts])
+                except BaseException:  # some servers may have done their part
+                    for table in self._sharded:
+                        table.note_push(None)
+                    raise
+                for i in is_stepped.nonzero().flatten().tolist():
+                    self._sharded[i].note_push(numbers[i])
         for number in others:
             counts.append(self._step_each(summed, number, rates, int(time_of[number])))
         return Applied(*map(sum, zip(*counts, strict=True)))
@@ -322,6 +344,11 @@ def _sharded(table: BaseTable, num_servers: int) -> ShardedTable:
     return table
 
 
+def _narrow(part: "_Part", dtype: torch.dtype) -> "_Part":
+    keys, splits, grads, counts = part
+    return keys, splits, narrowed("[ServersEngine.push]", "gradients", grads, dtype), counts
+
+
 _Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -342,7 +369,7 @@ def _without(part: _Part, tables: Sequence[int], dims: torch.Tensor) -> _Part:
 
 
 def servers_engine(
-    servers: LocalServers, sink: MetricsSink | None = None, model_name: str = ""
+    servers: Servers, sink: MetricsSink | None = None, model_name: str = ""
 ) -> Callable[[list[BaseTable], list[BagFeature]], ServersEngine]:
     """Return what makes an engine of tables that have a shard on each of the servers.
 
@@ -353,7 +380,10 @@ def servers_engine(
     """
 
     def connect(names: list[str]) -> list[Transport]:
-        hosts = servers.groups(names)
-        return timed([LocalTransport(host) for host in hosts], sink, model_name)
+        return timed(servers.connect(names), sink, model_name)
 
-    return lambda tables, features: ServersEngine(tables, features, connect)
+    def make(tables: list[BaseTable], features: list[BagFeature]) -> ServersEngine:
+        worker, transfer = servers.worker, servers.transfer
+        return ServersEngine(tables, features, connect, worker=worker, transfer=transfer)
+
+    return make

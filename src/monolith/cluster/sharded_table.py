@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.cluster.disk.cut_files import Ask, ShardFiles
+from monolith.cluster.disk.client_jobs import Ask, ShardFiles, ShardLoader
 from monolith.cluster.gate import Gate
+from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES
 from monolith.cluster.hosts import ShardHost, plain_rows
 from monolith.cluster.key_folds import key_folds
 from monolith.cluster.shard_split import Split, by_hash, is_finite
@@ -210,13 +211,14 @@ def make_shard(
     placement: Placement,
     changes_bytes: int = DEFAULT_CHANGES_BYTES,
     device: str = "",
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> ShardHost:
     """One of the shards of a table, in this process, with its part of the bounds on memory."""
     from monolith.table import Table  # late: the package imports this module
 
     part = shard_config(config, placement.num_shards)
     table = Table(part, changes_bytes=changes_bytes // placement.num_shards)
-    return ShardHost(table, device=device, placement=placement)
+    return ShardHost(table, device=device, placement=placement, max_message_bytes=max_message_bytes)
 
 
 class ShardedTable(ShardedReads, ShardedBags, BaseTable):
@@ -242,6 +244,9 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         routing: which shard holds a key; `PartitionRouting` if None.
         clock: gives the time of a call that has no `now`.
         timeout_seconds: Maximum seconds that a call waits for calls that exclude it.
+
+    Attributes:
+        num_acknowledged: Number of update calls that the shards are known to have done.
 
     Example:
         >>> from monolith.table.optimizers import SGD
@@ -276,6 +281,8 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         self._client = ShardClient(self.name, transports)
         self._folds = key_folds(self.dim, self.routing)
         self._gate = Gate("ShardedTable", self.name, timeout_seconds)
+        self._next_call: int | None = None  # number of the next push; None asks the shards
+        self.num_acknowledged = 0
 
     @classmethod
     def local(
@@ -349,7 +356,20 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
     def _write(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """A writing call on every shard: an empty part counts as a call, and has a time, too."""
         with self._gate.shared():
+            self._next_call = None
             return self._client.call(verb, arguments)
+
+    def next_call(self, worker: tuple[int, int]) -> int:
+        """Return the number of the next push: of n clients, client i has i, i + n, i + 2 n, ..."""
+        index, num_workers = worker
+        if self._next_call is None:
+            self._next_call = self.num_acknowledged = self._update_calls()
+        return self._next_call + (index - self._next_call) % num_workers
+
+    def note_push(self, number: int | None) -> None:
+        """Note that all shards have done the push of this number; None: some may have done one."""
+        self._next_call = None if number is None else number + 1
+        self.num_acknowledged = self._next_call or self.num_acknowledged
 
     def _alone(self, verb: str, *arguments: Any) -> list[Any]:
         """The same call on every shard, while no writing call runs."""
@@ -459,6 +479,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
 
     def _set_update_calls(self, number: int) -> None:
         self._alone("set_update_calls", number)
+        self._next_call, self.num_acknowledged = None, number
 
     def _set_seen_time(self, time: int) -> None:
         self._alone("set_seen_time", time)
@@ -489,6 +510,12 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         ranges = [self.routing.partitions_of(shard) for shard in range(self.routing.num_shards)]
         labels = [self._client.label_of(shard) for shard in range(self.routing.num_shards)]
         return [((r.start, r.stop - 1), label) for r, label in zip(ranges, labels, strict=True)]
+
+    def _remote_loader(self) -> ShardLoader | None:
+        if not isinstance(self.routing, PartitionRouting | FloorModRouting):
+            return None
+        labels = [self._client.label_of(shard) for shard in range(self.routing.num_shards)]
+        return ShardLoader(self.config, self.routing, labels, self._client.call)
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         return _all_changes(self._alone("changes", cursor))

@@ -126,6 +126,11 @@ class TableGroup:
         self._closed = name
         self._storage = None  # the core would keep the closed table's memory
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether one of the tables was closed."""
+        return self._storage is None
+
     def keys(self, ids: Mapping[str, torch.Tensor]) -> Ragged:
         """The keys of some tables, int64 (n,) each, as the calls take them.
 

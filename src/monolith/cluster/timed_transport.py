@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from monolith.cluster.hosts import Call
+from monolith.cluster.call_host import Call
 from monolith.cluster.transport import Pending, Transport
 from monolith.observe.metrics import MetricsSink, NullSink
 
@@ -41,6 +41,7 @@ class TimedTransport(Transport):
 
     def __init__(self, inner: Transport, shard: int, model_name: str, sink: MetricsSink) -> None:
         self._inner, self._sink, self.device = inner, sink, inner.device
+        self.timeout_seconds, self.num_tries = inner.timeout_seconds, inner.num_tries
         self._tags = {"model_name": model_name, "ps": str(shard)}
 
     def send(self, call: Call) -> Pending:

@@ -2,7 +2,7 @@
 
 What crosses it is plain: a verb's name, numbers, tensors, and tuples, lists and dicts of them. A
 call has an id, (client, sequence number), so that one that was lost can be sent again and one that
-comes twice is done once (`hosts.py`).
+comes twice is done once (`call_host.py`).
 """
 
 import concurrent.futures
@@ -10,14 +10,15 @@ import contextlib
 import itertools
 import secrets
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from monolith.cluster.hosts import BYE, Call, CallHost
+from monolith.cluster.call_host import BYE, Call, CallHost
 from monolith.errors import UnavailableError
-from monolith.table.arguments import check_wait
+from monolith.table.arguments import check_wait, time_text
 
 # Two classes of one meaning until Python 3.11.
 _LOST = (TimeoutError, concurrent.futures.TimeoutError, UnavailableError)
@@ -38,9 +39,13 @@ class Transport(ABC):
 
     Attributes:
         device: label of the server that has the shard; empty: none.
+        timeout_seconds: Seconds to wait for an answer before the call is sent again.
+        num_tries: Maximum number of times that a call is sent.
     """
 
     device = ""
+    timeout_seconds = 30.0
+    num_tries = 5
 
     @abstractmethod
     def send(self, call: Call) -> Pending:
@@ -88,8 +93,9 @@ class ShardClient:
     Args:
         name: Name of the table, for messages.
         transports: Transports, one per shard.
-        timeout_seconds: Seconds to wait for an answer before the call is sent again.
-        num_tries: Maximum number of times that a call is sent.
+        timeout_seconds: Seconds to wait for an answer before the call is sent again; None takes
+            those of each transport.
+        num_tries: Maximum number of times that a call is sent; None takes that of each transport.
         owner: Class that calls, for messages.
     """
 
@@ -98,18 +104,19 @@ class ShardClient:
         name: str,
         transports: Sequence[Transport],
         *,
-        timeout_seconds: float = 30.0,
-        num_tries: int = 5,
+        timeout_seconds: float | None = None,
+        num_tries: int | None = None,
         owner: str = "ShardedTable",
     ) -> None:
-        if num_tries < 1:
+        if num_tries is not None and num_tries < 1:
             raise ValueError(
                 f"[ShardClient] expected num_tries >= 1, got {num_tries} (table {name!r})"
             )
         self._name, self._owner = name, owner
         self.transports = list(transports)
-        self._timeout_seconds = check_wait("ShardClient", timeout_seconds, name)
-        self._num_tries = num_tries
+        if timeout_seconds is not None:
+            check_wait("ShardClient", timeout_seconds, name)
+        self._timeout_seconds, self._num_tries = timeout_seconds, num_tries
         self._client = secrets.randbits(63)
         self._numbers = itertools.count()
         self._running: set[int] = set()
@@ -177,16 +184,20 @@ class ShardClient:
             return _Answer(None, error)
 
     def _answer(self, shard: int, call: Call, pending: Pending) -> Any:
-        for num_tries in range(1, self._num_tries + 1):
+        transport, start = self.transports[shard], time.time()
+        num_tries = transport.num_tries if self._num_tries is None else self._num_tries
+        seconds = self._timeout_seconds
+        seconds = transport.timeout_seconds if seconds is None else seconds
+        for number in range(1, num_tries + 1):
             try:
-                return pending.result(self._timeout_seconds)
+                return pending.result(seconds)
             except _LOST as error:
-                if num_tries == self._num_tries:
+                if number == num_tries:
                     raise UnavailableError(
                         f"[{self._owner}.{call.verb}] expected an answer of "
-                        f"{self.label_of(shard)} within {self._num_tries} tries of "
-                        f"{self._timeout_seconds} seconds, got none: {error!r} "
-                        f"(table {self._name!r}); the call may be done in part"
+                        f"{self.label_of(shard)} within {num_tries} tries of {seconds} seconds, "
+                        f"got none since {time_text(start)}: {error!r} (table {self._name!r}); "
+                        "the call may be done in part"
                     ) from error
             pending = self._send(shard, call)
         raise AssertionError("num_tries is at least 1")

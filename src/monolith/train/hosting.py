@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from monolith.cluster import LocalServers, ShardedTable
+from monolith.cluster import LocalServers, Servers
 from monolith.cluster.servers_engine import servers_engine
 from monolith.features import BagFeature, FeatureEngine, engine_for
 from monolith.observe.metrics import MetricsSink
@@ -18,21 +18,19 @@ EngineMaker = Callable[[list[BaseTable], list[BagFeature]], FeatureEngine]
 """(tables, features) -> engine."""
 
 
-def table_maker(servers: LocalServers | None, clock: Clock) -> Callable[[TableConfig], BaseTable]:
+def table_maker(servers: Servers | None, clock: Clock) -> Callable[[TableConfig], BaseTable]:
     """Return what makes the table of a config: here, or with a shard on each server."""
 
     def make(config: TableConfig) -> BaseTable:
         if servers is None:
             return Table(config, clock=clock)
-        routing = PartitionRouting(len(servers))
-        hosts = servers.shards(config, routing)
-        return ShardedTable.over(config, hosts, routing=routing, clock=clock)
+        return servers.table(config, PartitionRouting(len(servers)), clock)
 
     return make
 
 
 def engine_maker(
-    servers: LocalServers | None, sink: MetricsSink | None = None, model_name: str = ""
+    servers: Servers | None, sink: MetricsSink | None = None, model_name: str = ""
 ) -> EngineMaker:
     """Return what makes the engine of tables that `table_maker` made.
 
@@ -45,16 +43,17 @@ def engine_maker(
 
 
 def host_parameters(
-    model: torch.nn.Module, servers: LocalServers | None
+    model: torch.nn.Module, servers: Servers | None
 ) -> list[tuple[torch.nn.Parameter, dict[str, Any]]]:
     """Put the parameters of servers in the place of the model's, by turns.
 
     A server that has a parameter of the name keeps its value; else it takes that of the model.
+    Parameters stay in the trainer if the servers are other processes.
 
     Returns:
         The parameters, each with what an optimizer has kept for it.
     """
-    if servers is None:
+    if not isinstance(servers, LocalServers):
         return []
     hosted, pairs = {}, []
     for i, (name, parameter) in enumerate(model.named_parameters()):

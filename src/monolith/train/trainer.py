@@ -12,7 +12,7 @@ import torch
 
 from monolith.checkpoint import Checkpoint, RestoreMark
 from monolith.checkpoint.run_lock import only_run
-from monolith.cluster import LocalServers
+from monolith.cluster import LocalServers, RemoteServers, Servers
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn import Features
@@ -85,7 +85,8 @@ class Trainer:
         settings: Options of the training; None takes the defaults.
         servers: Servers for tables and dense parameters. `LocalServers` outlive the trainer, and
             another trainer goes on with their state; a number makes servers that the trainer
-            closes. None or 0 keeps the tables in the trainer. Rows do not depend on this choice.
+            closes. `RemoteServers` hold the tables, and the dense parameters stay in the trainer.
+            None or 0 keeps the tables in the trainer. Rows do not depend on this choice.
         hooks: Hooks of every `fit`.
         clock: Clock that returns seconds since 1970, for samples without a time.
         metrics: Sink of the measurements of every run; None measures nothing. The trainer flushes
@@ -129,7 +130,7 @@ class Trainer:
         self,
         task: Task,
         settings: TrainSettings | None = None,
-        servers: LocalServers | int | None = None,
+        servers: Servers | int | None = None,
         hooks: Sequence[Hook] = (),
         *,
         clock: Clock = wall_clock,
@@ -141,7 +142,7 @@ class Trainer:
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
-        self.servers = servers if isinstance(servers, LocalServers) else self._own_servers
+        self.servers = servers if isinstance(servers, Servers) else self._own_servers
         self.features = Features(
             task.features,
             missing=task.missing,
@@ -169,6 +170,9 @@ class Trainer:
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
+        if isinstance(self.servers, RemoteServers):
+            self.servers.recovery = lambda: self.state.checkpoint
+            self.servers.sink = self.metrics
         self.result: FitResult | None = None
         self._loop: TrainLoop | None = None  # of the running fit
         self._saves: FitSaves | None = None  # of the running fit
@@ -443,7 +447,7 @@ class Trainer:
     def close(self) -> None:
         """Free the tables and close the trainer's own servers; a second call is fine.
 
-        Tables on `LocalServers` of the caller stay. A checkpoint that is being written is finished
+        Tables on servers of the caller stay. A checkpoint that is being written is finished
         first.
         """
         self._finish_saves()

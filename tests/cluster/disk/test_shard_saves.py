@@ -8,7 +8,7 @@ import torch
 
 from monolith.checkpoint import Chain, Contents, WriteOptions, open_checkpoint, write
 from monolith.cluster import LocalServers, ShardedTable
-from monolith.cluster.disk import shard_saves
+from monolith.cluster.disk import shard_jobs
 from monolith.cluster.transport import LocalTransport
 from monolith.errors import CancelledError, NotFoundError, OpError
 from monolith.table import Table
@@ -247,7 +247,7 @@ def test_a_lifted_rate_ends_a_slow_save(tmp_path):
 def test_the_rate_is_divided_among_the_shards(tmp_path, monkeypatch):
     rates = []
     monkeypatch.setattr(
-        shard_saves, "Throttle", lambda rate, wait: rates.append(rate) or workers_throttle(wait)
+        shard_jobs, "Throttle", lambda rate, wait: rates.append(rate) or workers_throttle(wait)
     )
     write(Contents(tables=filled(4)), tmp_path / "m", WriteOptions(max_bytes_per_second=4e6))
     assert rates == [1e6] * 4

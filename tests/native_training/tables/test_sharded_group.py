@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from monolith.cluster import LocalServers
-from monolith.cluster.hosts import Call, GroupHost
+from monolith.cluster.call_host import Call
+from monolith.cluster.hosts import GroupHost
 from monolith.cluster.table_group import TableGroup
 from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import UnavailableError

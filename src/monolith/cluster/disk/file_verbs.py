@@ -1,4 +1,4 @@
-"""The verbs of a shard that writes files, and their arguments."""
+"""The verbs by which a shard writes and reads files, and their arguments."""
 
 import json
 import math
@@ -10,11 +10,13 @@ from typing import Any
 from monolith.cluster.host_verbs import Argument, Checked, Flag, Integer, Read, Verb, Write
 from monolith.table._checks import MAX_THREADS, MAX_TIME
 from monolith.table.config import NUM_PARTITIONS
+from monolith.table.routing import FloorModRouting, PartitionRouting
 
 _MOST = (1 << 63) - 1
 _MAX_PATH = 1 << 12  # characters
 _MAX_DOCUMENT = 1 << 24  # characters
 _MAX_FILES = 1 << 16
+_ROUTINGS = (PartitionRouting.__name__, FloorModRouting.__name__)
 
 
 class Text(Argument):
@@ -118,6 +120,19 @@ class Fields(Argument):
             field._check(call, value[name])
 
 
+class Shard(Argument):
+    """None, or the placement of the host's shard: (kind, num_shards, shard)."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        if value is None:
+            return
+        is_placement = type(value) is tuple and [type(item) for item in value] == [str, int, int]
+        if not is_placement or value[0] not in _ROUTINGS:
+            raise call.error(f"{self.name} as None or (one of {_ROUTINGS}, int, int)", value)
+        if not 0 <= value[2] < value[1] <= NUM_PARTITIONS:
+            raise call.error(f"{self.name} with a number below {NUM_PARTITIONS}", value[1:])
+
+
 def _sequence(call: Checked, name: str, value: Any) -> "Sequence[Any]":
     if type(value) not in (tuple, list) or len(value) > _MAX_FILES:
         raise call.error(f"{name} as a list of at most {_MAX_FILES}", value)
@@ -125,34 +140,52 @@ def _sequence(call: Checked, name: str, value: Any) -> "Sequence[Any]":
 
 
 _JOB = Integer("number", 0, _MOST)
-_FILES = Files(
-    "files",
-    # Relative to the folder; never leads out of it.
-    Text("file", _MAX_PATH, r"(?!.*\.\.(/|$))[^/\0][^\0]*\.arrow(\.tmp-[0-9a-f]{12})?"),
-    Text("kind", 10, "rows|candidates|tombstones"),
-    Runs("partitions"),
-)
+_FOLDER = Text("folder", _MAX_PATH, r"(/|\w+:)[^\0]*")
+# Relative to the folder; never leads out of it.
+_FILE = Text("file", _MAX_PATH, r"(?!.*\.\.(/|$))[^/\0][^\0]*\.arrow(\.tmp-[0-9a-f]{12})?")
+_KIND = Text("kind", 10, "rows|candidates|tombstones")
+_CONFIG = Config("config")
+_THREADS = Integer("num_threads", 1, MAX_THREADS)
+
 _SAVE = Fields(
     "request",
-    Text("folder", _MAX_PATH, r"(/|\w+:)[^\0]*"),
-    _FILES,
-    Config("config"),
+    _FOLDER,
+    Files("files", _FILE, _KIND, Runs("partitions")),
+    _CONFIG,
     Integer("num_update_calls", 0, _MOST),
     Integer("latest_time", 0, MAX_TIME),
     Flag("is_link"),
     Flag("with_expired"),
     Flag("keeps_cut"),
     Rate("rate"),
-    Integer("num_threads", 1, MAX_THREADS),
+    _THREADS,
+)
+_SOURCES = Files(
+    "sources",
+    *(_FOLDER, _FILE, _KIND, Runs("partitions")),
+    *(Integer("num_rows", 0, _MOST), Integer("num_bytes", 0, _MOST)),
+    Text("crc32c", 8, "[0-9a-f]{8}"),
+    Integer("layer", 0, _MAX_FILES),
+)
+_LOAD = Fields(
+    "request",
+    _CONFIG,
+    Runs("partitions"),
+    Shard("shard"),
+    _SOURCES,
+    Text("where", _MAX_DOCUMENT),
+    _THREADS,
+    Flag("is_check"),
 )
 
 FILE_VERBS: Mapping[str, Verb] = MappingProxyType(
     {
-        "save_state": Read(_JOB),
+        "job_state": Read(_JOB),
         #
-        "hurry_save": Write(_JOB),
+        "hurry_job": Write(_JOB),
+        "start_load": Write(_JOB, _LOAD),
         "start_save": Write(_JOB, Integer("cut", 0, _MOST), _SAVE),
-        "stop_save": Write(_JOB),
+        "stop_job": Write(_JOB),
     }
 )
 """Verbs of a `ShardHost` besides `SHARD_VERBS`."""

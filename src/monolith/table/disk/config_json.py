@@ -21,6 +21,7 @@ _CLASSES = (
 _SCHEDULE = "schedule"  # instead of a class: a function, whose name alone is stored
 # Calls may have their own rates, and a budget depends on the machine: neither is a property of
 # rows.
+_WRONG = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 _NOT_COMPARED = ("budget", "learning_rate", "warmup_steps")
 
 
@@ -58,13 +59,14 @@ def config_from_json(value: Any, where: str) -> TableConfig:
     """
     try:
         config = _from_json(value)
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        if not isinstance(config, TableConfig):
+            raise TypeError(type(config).__name__)
+    except _WRONG as error:
         if isinstance(error, InvalidArgumentError):
             raise
         raise DataLossError(
             f"[load_tables] expected a table config, got {error} ({where})"
         ) from error
-    assert isinstance(config, TableConfig)  # only this class has all fields of a manifest
     return config
 
 

@@ -1,25 +1,19 @@
 """Files of a save that other processes write: those that hold the rows, such as servers."""
 
-import logging
 import posixpath
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from monolith.errors import DeadlineExceededError, NotFoundError, OpError
+from monolith.errors import NotFoundError
 from monolith.table.disk.config_json import config_to_json
 from monolith.table.disk.folder import Folder
 from monolith.table.disk.ranges import Run
+from monolith.table.disk.remote.remote_jobs import RemoteJobs
 from monolith.table.disk.table_manifest import FileEntry
 from monolith.table.disk.workers import Work
 from monolith.table.snapshot import Snapshot
-
-_log = logging.getLogger(__name__)
-
-_FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.25  # seconds between two questions for the state
-_STOP_SECONDS = 60.0  # until writers have ended
 
 
 class FileRequest(NamedTuple):
@@ -94,6 +88,18 @@ class Written(NamedTuple):
     num_expired: list[int]
 
 
+class PartResult(NamedTuple):
+    """Result of a part that has written its files.
+
+    Attributes:
+        num_expired: number of expired rows that were left out.
+        files: number of rows, number of bytes and checksum of each file, as requested.
+    """
+
+    num_expired: int
+    files: list[tuple[int, int, str]]
+
+
 class Part(NamedTuple):
     """A part of a cut.
 
@@ -108,26 +114,10 @@ class Part(NamedTuple):
     label: str
 
 
-class PartState(NamedTuple):
-    """State of a part that writes.
-
-    Attributes:
-        is_over: whether all files are written.
-        num_rows: number of rows so far.
-        num_bytes: number of bytes so far.
-        num_expired: number of expired rows that were left out, at the end.
-        files: number of rows, number of bytes and checksum of each file as requested, at the end.
-    """
-
-    is_over: bool
-    num_rows: int
-    num_bytes: int
-    num_expired: int
-    files: list[tuple[int, int, str]]
-
-
-class RemoteFiles(ABC):
+class RemoteFiles(RemoteJobs):
     """The parts of a cut whose files are written by other processes. For one thread.
+
+    The result of a job is a `PartResult`.
 
     Attributes:
         parts: parts of the cut, in the order of their partitions.
@@ -138,18 +128,6 @@ class RemoteFiles(ABC):
     @abstractmethod
     def start(self, request: WriteRequest, files: Sequence[Sequence[FileRequest]]) -> None:
         """Let each part write its files in the background; parts without files do nothing."""
-
-    @abstractmethod
-    def states(self) -> list[PartState]:
-        """Return the states of all parts, or raise the error of a part."""
-
-    @abstractmethod
-    def hurry(self) -> None:
-        """Lift the rate limits of all parts."""
-
-    @abstractmethod
-    def stop(self) -> bool:
-        """Stop all parts, which remove their files; return whether they have ended by now."""
 
 
 def write_remotely(
@@ -173,48 +151,19 @@ def write_remotely(
     files = [[file._replace(name=reserve(file.name)) for file in part] for part in parts]
     try:
         remote.start(request, files)
-        states = _wait(remote, work)
-        for part, requests, state in zip(remote.parts, files, states, strict=True):
-            _check_visible(request.place.folder, part, requests, state)
+        results = [PartResult(*state.result) for state in remote.wait(work)]
+        for part, requests, result in zip(remote.parts, files, results, strict=True):
+            _check_visible(request.place.folder, part, requests, result)
     except BaseException:
-        _stop(remote)
+        remote.end()
         raise
-    return [_written(part, state) for part, state in zip(parts, states, strict=True)]
-
-
-def _wait(remote: RemoteFiles, work: Work) -> list[PartState]:
-    """Ask for the states until all parts are over, and pass on what `work` says."""
-    num_rows = num_bytes = 0
-    is_lifted, seconds = False, _FIRST_WAIT
-    while True:
-        states = remote.states()
-        rows, size = (sum(numbers) for numbers in zip(*(s[1:3] for s in states), strict=True))
-        work.report(rows - num_rows, size - num_bytes)
-        num_rows, num_bytes = rows, size
-        if all(state.is_over for state in states):
-            return states
-        was_lifted, is_lifted = is_lifted, work.poll(seconds, is_lifted=is_lifted)
-        if is_lifted and not was_lifted:
-            remote.hurry()
-        seconds = min(2 * seconds, _LONGEST_WAIT)
-
-
-def _stop(remote: RemoteFiles) -> None:
-    """Stop all parts and wait for their ends, so that no file comes after the removal of all."""
-    start = time.monotonic()
-    try:
-        while not remote.stop():
-            if time.monotonic() - start > _STOP_SECONDS:
-                raise DeadlineExceededError(f"they write on after {_STOP_SECONDS} seconds")
-    except OpError as error:
-        labels = ", ".join(part.label for part in remote.parts)
-        _log.warning("files of a save that failed may stay: %s did not stop: %s", labels, error)
+    return [_written(part, result) for part, result in zip(parts, results, strict=True)]
 
 
 def _check_visible(
-    folder: Folder, part: Part, requests: Sequence[FileRequest], state: PartState
+    folder: Folder, part: Part, requests: Sequence[FileRequest], result: PartResult
 ) -> None:
-    for request, (_, num_bytes, _) in zip(requests, state.files, strict=True):
+    for request, (_, num_bytes, _) in zip(requests, result.files, strict=True):
         try:
             got: int | None = folder.size(request.name)
         except NotFoundError:
@@ -227,11 +176,11 @@ def _check_visible(
             )
 
 
-def _written(requests: Sequence[FileRequest], state: PartState) -> Written:
+def _written(requests: Sequence[FileRequest], result: PartResult) -> Written:
     entries = [
         FileEntry(name, kind, runs, num_rows, num_bytes, crc)
         for (name, kind, runs), (num_rows, num_bytes, crc) in zip(
-            requests, state.files, strict=True
+            requests, result.files, strict=True
         )
     ]
-    return Written(entries, [state.num_expired])
+    return Written(entries, [result.num_expired])

@@ -1,0 +1,32 @@
+"""The number of each verb on the wire. A number is never given to another verb."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_VERBS = (
+    # of every host
+    "bye",
+    # of one table, or of several
+    *("apply_gradients", "apply_sums", "assign", "assign_add", "changes", "clear", "close"),
+    *("close_cut", "contains", "count_clamped", "cursors", "cut_candidates", "cut_changes"),
+    *("cut_chunk", "cut_entries", "drop_cursor", "erase", "evict", "evict_slice"),
+    *("export_candidates", "export_chunk", "has_cut", "import_candidates", "import_rows"),
+    *("lookup", "lookup_entry", "lookup_or_insert", "memory_report", "num_rows", "open_cut"),
+    *("pull", "push", "reinitialize", "release_cut", "seen_time", "set_seen_time"),
+    *("set_update_calls", "stats", "update_calls"),
+    # of a server
+    *("clients_state", "describe", "open_group", "open_table", "read_values", "restore_clients"),
+    *("table_names", "value_names", "write_values"),
+    # of files that shards write and read
+    *("hurry_job", "job_state", "start_load", "start_save", "stop_job"),
+)
+
+NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(
+    {verb: number for number, verb in enumerate(_VERBS, start=1)}
+)
+"""Verb -> its number."""
+
+VERB_OF_NUMBER: Mapping[int, str] = MappingProxyType(
+    {number: verb for verb, number in NUMBER_OF_VERB.items()}
+)
+"""Number -> the verb."""

@@ -1,0 +1,1 @@
+"""ZeroMQ between clients and servers; the extra `cluster` installs pyzmq."""

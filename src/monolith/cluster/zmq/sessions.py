@@ -1,0 +1,114 @@
+"""The clients of a server: who is connected, and what each may still send and be sent."""
+
+import collections
+import dataclasses
+
+from monolith.cluster.wire.message import Message
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What clients may ask of a server.
+
+    Args:
+        window_messages: calls of a client without an answer.
+        window_bytes: bytes of these calls; a call alone may have more.
+        answer_bytes: bytes of answers that a client has not taken before its calls wait.
+        sessions: number of clients.
+        lease_seconds: how long a client is kept that says nothing.
+        message_bytes: bytes of a message.
+    """
+
+    window_messages: int = 64
+    window_bytes: int = 256 << 20
+    answer_bytes: int = 512 << 20
+    sessions: int = 4096
+    lease_seconds: float = 60.0
+    message_bytes: int = 1 << 32
+
+
+class Session:
+    """A client.
+
+    Attributes:
+        route: where its answers go.
+        clients: ids of the callers in the process of the client.
+        num_calls: calls without an answer.
+        call_bytes: bytes of these calls.
+        unread_bytes: bytes of answers that the client has not said to have.
+        waiting: calls that wait until the client takes answers, with the time of their arrival.
+        last_heard: time of the last message.
+    """
+
+    def __init__(self, number: int, route: bytes, now: float) -> None:
+        self.number, self.route, self.last_heard = number, route, now
+        self.clients: set[int] = set()
+        self.num_calls = self.call_bytes = 0
+        self._sent_bytes = self._received_bytes = 0
+        self.waiting: collections.deque[tuple[Message, float]] = collections.deque()
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._sent_bytes - self._received_bytes
+
+    def hear(self, now: float, received: int) -> None:
+        """Note a message."""
+        self.last_heard = now
+        self._received_bytes = max(self._received_bytes, min(received, self._sent_bytes))
+
+    def sent(self, num_bytes: int) -> None:
+        """Note an answer."""
+        self._sent_bytes += num_bytes
+
+    def reconnect(self, route: bytes) -> None:
+        """Begin anew on another socket: calls come again, and answers on the way are lost."""
+        self.route = route
+        self.num_calls = self.call_bytes = self._sent_bytes = self._received_bytes = 0
+        self.waiting.clear()
+
+
+class Sessions:
+    """The clients of a server by number and by socket. Not thread-safe."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._by_number: dict[int, Session] = {}
+        self._by_route: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def all(self) -> list[Session]:
+        """Return the clients."""
+        return list(self._by_number.values())
+
+    def greet(self, number: int, route: bytes, now: float) -> Session | None:
+        """Return the client of a greeting; None where there is no room for another."""
+        session = self._by_number.get(number)
+        if session is None:
+            other = self._by_route.get(route)
+            if other is not None:
+                self.remove(other)  # one socket is one client
+            if len(self._by_number) >= self._limits.sessions:
+                return None
+            session = self._by_number[number] = Session(number, route, now)
+        else:
+            self._by_route.pop(session.route, None)
+            session.reconnect(route)
+            session.last_heard = now
+        self._by_route[route] = session
+        return session
+
+    def of_route(self, route: bytes) -> Session | None:
+        """Return the client of a socket, if it has greeted."""
+        return self._by_route.get(route)
+
+    def remove(self, session: Session) -> None:
+        """Forget a client."""
+        self._by_number.pop(session.number, None)
+        self._by_route.pop(session.route, None)
+
+    def expired(self, now: float) -> list[Session]:
+        """Return the clients whose lease has ended."""
+        oldest = now - self._limits.lease_seconds
+        return [s for s in self._by_number.values() if s.last_heard < oldest]

@@ -1,0 +1,17 @@
+from monolith.cluster.call_host import BYE
+from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
+from monolith.cluster.server_verbs import SERVER_VERBS
+from monolith.cluster.wire.verb_numbers import NUMBER_OF_VERB, VERB_OF_NUMBER
+
+
+def test_every_verb_of_hosts_has_a_number():
+    assert set(NUMBER_OF_VERB) == {BYE, *SHARD_VERBS, *GROUP_VERBS, *SERVER_VERBS}
+
+
+def test_numbers_stay():
+    some = ("bye", "apply_gradients", "pull", "push", "update_calls", "open_table", "write_values")
+    assert [NUMBER_OF_VERB[verb] for verb in some] == [1, 2, 32, 33, 40, 44, 49]
+
+
+def test_numbers_are_those_of_one_verb():
+    assert {VERB_OF_NUMBER[number]: number for number in VERB_OF_NUMBER} == NUMBER_OF_VERB
