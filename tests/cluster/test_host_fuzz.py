@@ -106,8 +106,8 @@ def group_calls():
         "assign": (KEYS, splits, flat, ["b"], NOW),
         "assign_add": (KEYS, splits, flat, [], NOW),
         "count_clamped": (["a", "c"],),
-        "pull": (KEYS, splits, True),
-        "push": (KEYS, splits, flat, counts, stepped, times, [0.1] * 3),
+        "pull": (KEYS, splits, True, "float16"),
+        "push": (KEYS, splits, flat, counts, stepped, times, [0.1] * 3, torch.ones(3).long()),
         "reinitialize": ("a", KEYS, NOW),
     }
 

@@ -21,13 +21,13 @@ CANDIDATES = TableConfig("user", Segment(2), admission=MinCount(3))
 
 SPLITS, STEPPED = keys(0, 1, 2), torch.tensor([True, True])
 COUNTS, TIMES = torch.tensor([3, 2], dtype=torch.int32), keys(NOW, NOW)
-MOST = (1 << 29) - 1
+MOST, CALLS = (1 << 29) - 1, keys(0, 0)
 
 
 def pushed(**others):
     """Good arguments of a push to `group()`, but for some."""
     good = {"keys": K, "splits": SPLITS, "grads": torch.ones(3), "counts": COUNTS}
-    good |= {"is_stepped": STEPPED, "times": TIMES, "rates": [1.0, 1.0]}
+    good |= {"is_stepped": STEPPED, "times": TIMES, "rates": [1.0, 1.0], "calls": CALLS}
     return tuple((good | others).values())
 
 
@@ -163,8 +163,10 @@ def test_a_shard_refuses(verb, arguments, text):
             "expected idle with different names, got a list of 2",
         ),
         ("count_clamped", ("a",), "expected names as a list of names, got 'a'"),
-        ("pull", (K, SPLITS, 0), "expected initial as a bool, got 0"),
-        ("push", pushed(grads=torch.ones(3).half()), "expected grads of dtype float32, got float1"),
+        ("pull", (K, SPLITS, 0, "float32"), "expected initial as a bool, got 0"),
+        ("pull", (K, SPLITS, True, "int8"), "expected transfer as one of float32, .*, got 'int8'"),
+        ("push", pushed(grads=torch.ones(3).int()), "expected grads of dtype float32, got int32"),
+        ("push", pushed(calls=CALLS - 1), "expected calls from 0 on, got -1"),
         ("push", pushed(counts=COUNTS.long()), "expected counts of dtype int32, got int64"),
         ("push", pushed(counts=COUNTS[:1]), r"expected counts of shape \(n\) = \(2,\), got \(1,\)"),
         ("push", pushed(counts=COUNTS - 3), r"expected counts from 1 on, .*, got -1"),
@@ -200,10 +202,20 @@ def test_a_group_refuses(verb, arguments, text):
 
 def test_a_push_counts_an_update_of_every_stepped_table():
     host = group()
-    first = K[:1], keys(0, 1, 1), torch.ones(2), COUNTS[:1], STEPPED, TIMES, [1.0, 1.0]
+    first = K[:1], keys(0, 1, 1), torch.ones(2), COUNTS[:1], STEPPED, TIMES, [1.0, 1.0], CALLS
     assert do(host, "push", *first) == (1, 1, 0, 0)
     assert [table.num_update_calls for table in host.group.tables.values()] == [1, 1]
-    assert do(host, "pull", K[:1], keys(0, 1, 1), False).shape == (2,)
+    assert do(host, "pull", K[:1], keys(0, 1, 1), False, "float32").shape == (2,)
+
+
+def test_a_push_raises_the_number_of_the_tables_that_are_stepped():
+    host, only_first = group(), torch.tensor([True, False])
+    keys_of_first = {"keys": K[:1], "splits": keys(0, 1, 1), "counts": COUNTS[:1]}
+    for sequence, number in enumerate((7, 3)):
+        calls = keys(number, number)
+        good = pushed(**keys_of_first, grads=torch.ones(2), is_stepped=only_first, calls=calls)
+        host.do(Call(1, sequence, 0, "push", good))
+    assert [table.num_update_calls for table in host.group.tables.values()] == [9, 0]
 
 
 def test_a_push_is_refused_before_a_table_changes():
@@ -215,7 +227,7 @@ def test_a_push_is_refused_before_a_table_changes():
 
 def test_serving_tables_are_pushed_nothing():
     host = GroupHost(TableGroup([Table(SERVING)]))
-    arguments = K, keys(0, 2), torch.ones(4), COUNTS, STEPPED[:1], TIMES[:1], [1.0]
+    arguments = K, keys(0, 2), torch.ones(4), COUNTS, STEPPED[:1], TIMES[:1], [1.0], CALLS[:1]
     with pytest.raises(FailedPreconditionError, match="expected a training table, got a serving"):
         do(host, "push", *arguments)
 

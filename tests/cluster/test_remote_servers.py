@@ -1,15 +1,22 @@
 """Tables on servers of other processes, here behind a connection without a wire."""
 
 import pytest
+import torch
 
+from monolith.checkpoint import Contents, save
+from monolith.cluster import RemoteServers
 from monolith.cluster.servers_engine import servers_engine
+from monolith.errors import AbortedError, InvalidArgumentError, UnavailableError
+from monolith.features import BagFeature, PendingGradients
+from monolith.observe.metrics import MemorySink
+from monolith.ops import Ragged
 from monolith.table import Segment, TableConfig, Zeros
 from monolith.table.optimizers import SGD
-from monolith.table.routing import PartitionRouting
-from tests.cluster.direct_connection import remote_servers
-from tests.suites.engine import EngineSuite
+from monolith.table.routing import FloorModRouting, PartitionRouting
+from tests.cluster.direct_connection import connections, remote_servers
+from tests.suites.engine import EngineSuite, read
 from tests.suites.table import TableSuite
-from tests.suites.table_base import NOW
+from tests.suites.table_base import NOW, assert_equal_rows, exported, keys
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
 
@@ -39,3 +46,248 @@ class TestTableOnThreeServers(TableSuite):
 
 class TestEngineOnThreeServers(EngineSuite):
     make = staticmethod(engine_on(3))
+
+
+X, Y = BagFeature("x", "a"), BagFeature("y", "b")
+SMALL = [TableConfig(name, Segment(1, SGD(1.0), Zeros())) for name in "ab"]
+
+
+def engine(servers, configs=SMALL, features=(X, Y), sink=None):
+    routing = PartitionRouting(len(servers))
+    tables = [servers.table(config, routing, lambda: NOW) for config in configs]
+    return PendingGradients(servers_engine(servers, sink)(tables, list(features)))
+
+
+def push(pending, x, y=()):
+    """One step with gradients of ones."""
+    ids = {"x": Ragged.from_lists([list(x)]), "y": Ragged.from_lists([list(y)])}
+    read(pending, ids)[0].sum().backward()
+    return pending.apply()
+
+
+def tables_of(pending):
+    return pending.engine.tables
+
+
+def numbers_of(servers):
+    """Numbers of update calls of the tables of each server."""
+    hosts = [connection.host for connection in servers._connections]
+    statuses = [host.status()["tables"] for host in hosts]
+    return [[table["update_calls"] for table in status.values()] for status in statuses]
+
+
+def test_a_step_is_one_message_to_each_server_each_way():
+    calls, many = [], range(100)
+    servers = remote_servers(2, calls)
+    pending = engine(servers)
+    push(pending, many, many)
+    calls.clear()
+    push(pending, many, many)
+    assert [(server, verb) for server, verb, _ in calls] == [
+        *((server, "pull") for server in range(2)),
+        *((server, "push") for server in range(2)),
+    ]
+
+
+def test_pushes_are_numbered_as_updates_of_one_table():
+    servers = remote_servers(2)
+    pending = engine(servers)
+    push(pending, [7])
+    push(pending, [8], [1])
+    tables_of(pending)["a"].assign(keys(1), torch.ones(1, 1))
+    push(pending, [8], [1])
+    assert numbers_of(servers) == [[4, 2], [4, 2]]
+
+
+def test_the_numbers_of_pushes_follow_a_restore():
+    servers = remote_servers(2)
+    pending = engine(servers)
+    push(pending, [7])
+    tables_of(pending)["a"].num_update_calls = 0
+    push(pending, [7])
+    assert numbers_of(servers) == [[1, 0], [1, 0]]
+
+
+def test_pushes_of_several_clients_have_numbers_of_their_own():
+    calls = []
+    first, second = two_clients = [remote_servers(1, calls, worker=(i, 2)) for i in range(2)]
+    second._connections[0].host = first._connections[0].host
+    second._connections[0]._life = first._connections[0].host.life
+    both = [engine(servers) for servers in two_clients]
+    for i in (0, 1, 1, 0, 0):
+        push(both[i], [7])
+    sent = [arguments[-1].tolist()[0] for _, verb, arguments in calls if verb == "push"]
+    assert sent == [0, 1, 3, 2, 4]
+    assert numbers_of(first) == [[6, 0]]
+
+
+@pytest.mark.parametrize("worker", [(-1, 1), (1, 1), (0, 0)])
+def test_a_client_that_is_none_is_refused(worker):
+    with pytest.raises(ValueError, match=r"\[RemoteServers\] expected worker \(index, number"):
+        remote_servers(1, worker=worker)
+
+
+def test_servers_in_another_order_are_refused_by_name():
+    text = r"expected server 0 of 2, got server 1 of 2 \(/job:ps/task:1.*order of their numbers"
+    with pytest.raises(InvalidArgumentError, match=text):
+        RemoteServers(connections(2)[::-1])
+    with pytest.raises(InvalidArgumentError, match="expected server 0 of 1, got server 0 of 2"):
+        RemoteServers(connections(2)[:1])
+
+
+def test_another_routing_of_a_table_is_refused():
+    servers = remote_servers(2)
+    servers.table(CONFIG, PartitionRouting(2))
+    with pytest.raises(InvalidArgumentError, match=r"expected shard 0 of PartitionRouting\(2\)"):
+        servers.table(CONFIG, FloorModRouting(2))
+
+
+def test_closed_servers_answer_no_more():
+    with remote_servers(1) as servers:
+        table = servers.table(CONFIG, PartitionRouting(1))
+    with pytest.raises(UnavailableError, match=r"got none since .*closed"):
+        len(table)
+
+
+# Transfers of 16 bits
+
+VALUES = torch.tensor([1.0, -3.25, 1 / 3, 1e-3, 300.5, 6e-5])
+
+
+def transferred(transfer):
+    """A table after one push of gradients `VALUES`, and what a read of it gives."""
+    servers = remote_servers(2, transfer=transfer)
+    pending = engine(servers, [CONFIG], [BagFeature("x", "user")])
+    rows = Ragged.from_lists([[i] for i in range(len(VALUES))])
+    matrix = read(pending, {"x": rows})[0]
+    matrix.backward(-VALUES[:, None])
+    pending.apply()
+    return tables_of(pending)["user"], read(pending, {"x": rows})[0].detach().flatten()
+
+
+@pytest.mark.req("NT-DPS-T6")
+@pytest.mark.parametrize(
+    ("transfer", "dtype"), [("float16", torch.float16), ("bfloat16", torch.bfloat16)]
+)
+def test_narrow_transfers_round_once_each_way_and_rows_stay_wide(transfer, dtype):
+    table, pooled = transferred(transfer)
+    rounded = VALUES.to(dtype).float()
+    assert torch.equal(table.lookup(torch.arange(6)).flatten(), rounded)
+    assert torch.equal(pooled, rounded)
+    error = ((rounded - VALUES) / VALUES).abs().max()
+    assert 0 < error <= {"float16": 2**-11, "bfloat16": 2**-9}[transfer] * (1 + 2**-10)
+
+
+def test_a_row_between_two_narrow_numbers_is_read_rounded():
+    servers = remote_servers(2, transfer="bfloat16")
+    pending = engine(servers, [CONFIG], [BagFeature("x", "user")])
+    tables_of(pending)["user"].assign(torch.arange(6), VALUES[:, None])
+    pooled = read(pending, {"x": Ragged.from_lists([[i] for i in range(6)])})[0]
+    assert torch.equal(pooled.detach().flatten(), VALUES.bfloat16().float())
+
+
+def test_float16_refuses_what_it_cannot_hold():
+    servers = remote_servers(1, transfer="float16")
+    pending = engine(servers, [CONFIG], [BagFeature("x", "user")])
+    ids = {"x": Ragged.from_lists([[7]])}
+    read(pending, ids)[0].backward(torch.tensor([[1e6]]))
+    with pytest.raises(ValueError, match=r"expected gradients in the range of float16, got 1e\+06"):
+        pending.apply()
+    tables_of(pending)["user"].assign(keys(7), torch.tensor([[1e6]]))
+    with pytest.raises(ValueError, match="expected rows in the range of float16, got 1e"):
+        read(pending, ids)
+
+
+def test_an_unknown_transfer_is_refused():
+    text = r"\[RemoteServers\] expected transfer as one of float32, .*, got 'int8'"
+    with pytest.raises(ValueError, match=text):
+        remote_servers(1, transfer="int8")
+
+
+# Servers that come back empty
+
+
+def saved(servers, folder, pending):
+    prefix = save(Contents(tables=list(tables_of(pending).values()), step=1), folder)
+    servers.recovery = lambda: prefix
+    return prefix
+
+
+def rows_of(pending):
+    return {name: exported(table) for name, table in tables_of(pending).items()}
+
+
+def test_a_server_that_comes_back_empty_has_its_rows_of_the_checkpoint(tmp_path):
+    servers, many = remote_servers(3), list(range(60))
+    pending = engine(servers)
+    push(pending, many, many)
+    saved(servers, tmp_path, pending)
+    before = rows_of(pending)
+    servers._connections[1].restart()
+    for name, rows in rows_of(pending).items():
+        assert_equal_rows(rows, before[name])
+
+
+def test_other_servers_keep_their_newer_rows_and_lost_pushes_are_counted(tmp_path, caplog):
+    sink, servers, many = MemorySink(), remote_servers(3), list(range(60))
+    pending = engine(servers)
+    servers.sink = sink
+    push(pending, many)
+    prefix = saved(servers, tmp_path, pending)
+    for _ in range(4):
+        push(pending, many)
+    servers._connections[1].restart()
+    push(pending, many)
+    owners = PartitionRouting(3).shard_of(torch.tensor(many))
+    expected = torch.where(owners == 1, -2.0, -6.0)
+    assert torch.equal(tables_of(pending)["a"].lookup(torch.tensor(many)).flatten(), expected)
+    assert numbers_of(servers) == [[6, 0]] * 3
+    assert servers.lost_pushes == 4
+    assert sink.total("lost_pushes", {"ps": "1"}) == 4
+    assert f"those of {prefix}, and 4 pushes are lost" in caplog.text
+
+
+def test_a_push_whose_answer_was_lost_with_its_server_is_done_again(tmp_path):
+    servers, many = remote_servers(2), list(range(60))
+    pending = engine(servers)
+    push(pending, many)
+    saved(servers, tmp_path, pending)
+    servers._connections[0].restart_in("push")
+    push(pending, many)
+    rows = tables_of(pending)["a"].lookup(torch.tensor(many)).flatten()
+    assert torch.equal(rows, torch.full((60,), -2.0))
+    assert (servers.lost_pushes, numbers_of(servers)) == (0, [[2, 0], [2, 0]])
+
+
+def test_two_servers_that_come_back_empty_are_both_restored(tmp_path):
+    servers, many = remote_servers(3), list(range(60))
+    pending = engine(servers)
+    push(pending, many)
+    saved(servers, tmp_path, pending)
+    for connection in servers._connections[:2]:
+        connection.restart()
+    push(pending, many)
+    assert len(tables_of(pending)["a"]) == 60
+
+
+def test_a_second_client_of_a_table_follows_it_to_a_new_life(tmp_path):
+    servers, many = remote_servers(2), list(range(60))
+    pending = engine(servers)
+    push(pending, many)
+    again = engine(servers)
+    saved(servers, tmp_path, pending)
+    servers._connections[0].restart()
+    push(again, many)
+    push(pending, many)
+    assert numbers_of(servers) == [[3, 0], [3, 0]]
+
+
+def test_a_server_that_comes_back_empty_without_a_checkpoint_is_an_error_each_time():
+    servers = remote_servers(2)
+    pending = engine(servers)
+    push(pending, [7])
+    servers._connections[1].restart()
+    text = r"expected server 1 with its tables, got a new process .*/job:ps/task:1.*save check"
+    for _ in range(2):
+        with pytest.raises(AbortedError, match=text):
+            push(pending, list(range(60)))

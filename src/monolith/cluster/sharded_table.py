@@ -359,6 +359,9 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
             self._next_call = None
             return self._client.call(verb, arguments)
 
+    def _next_update(self) -> int:
+        return self.next_call((0, 1))
+
     def next_call(self, worker: tuple[int, int]) -> int:
         """Return the number of the next push: of n clients, client i has i, i + n, i + 2 n, ..."""
         index, num_workers = worker

@@ -337,7 +337,7 @@ class PendingGradients(Generic[Engine]):
 
     def _scheduled_rates(self) -> list[float]:
         return [
-            segment.optimizer.rate(table._update_calls())
+            segment.optimizer.rate(table._next_update())
             for table in self.tables
             for segment in segments_of(table.config)
         ]

@@ -195,7 +195,7 @@ class Optimizer(torch.optim.Optimizer):
                     f"{group['segment']!r}, got a scheduler beside the segment's own "
                     f"(table {table.name!r}); give the segment a number"
                 )
-            group["lr"] = segment.optimizer.rate(table._update_calls())
+            group["lr"] = segment.optimizer.rate(table._next_update())
         rates = list(map(float, map(_rate_of, groups)))
         return [rates[first:end] for first, end in self._places]
 

@@ -271,6 +271,10 @@ class TableCalls(TableStorage):
         self._cut_lock = threading.Lock()
         self._is_loading = False  # a restore fills the table; changed under `_cut_lock`
 
+    def _next_update(self) -> int:
+        """Return the number of the next update, as far as it is known without a message."""
+        return self._update_calls()
+
     def close(self) -> None:
         """Free the table; running calls finish, later calls raise. A second call has no effect."""
         self._is_closed = True

@@ -90,10 +90,12 @@ def _parse(where: str, text: str, path: str) -> CurveKeys:
             f"{where} expected version {_VERSION}, got {document.get('version')!r} ({path})"
         )
     zmq = load_zmq()
+    from zmq.utils import z85
+
     for name in names:
         key = document.get(name)
         try:
-            is_key = len(key) == _KEY_CHARACTERS and len(zmq.utils.z85.decode(key)) == 32
+            is_key = len(key) == _KEY_CHARACTERS and len(z85.decode(key)) == 32
         except Exception:
             is_key = False
         if not is_key:

@@ -212,7 +212,7 @@ class ServerLoop:
             (zmq.HANDSHAKE_IVL, _HANDSHAKE_SECONDS * 1000),
             (zmq.HEARTBEAT_IVL, 5000),
             (zmq.HEARTBEAT_TIMEOUT, 20000),
-            (zmq.IPV6, 1),
+            (zmq.IPV6, "[" in address),
         ):
             socket.setsockopt(option, number)
         if keys is not None:
@@ -324,7 +324,10 @@ class ServerLoop:
             self._release(session)
         else:
             self._note_refusal("bad_messages", f"expected a client's message, got {header.kind}")
-        while session.waiting and session.unread_bytes <= self._limits.answer_bytes:
+        self._begin_waiting(session)
+
+    def _begin_waiting(self, session: Session) -> None:
+        while session.waiting and session.may_begin(self._limits):
             self._begin(session, *session.waiting.popleft())
 
     def _greet(self, route: bytes, message: Message, now: float) -> None:
@@ -377,10 +380,7 @@ class ServerLoop:
         session.call_bytes += message.num_bytes
         session.clients.add(header.client)
         self._counts["calls"] += 1
-        if session.unread_bytes > limits.answer_bytes:
-            session.waiting.append((message, now))
-        else:
-            self._begin(session, message, now)
+        session.waiting.append((message, now))
 
     def _begin(self, session: Session, message: Message, arrival: float) -> None:
         verb = VERB_OF_NUMBER.get(message.header.verb, "")
@@ -389,6 +389,7 @@ class ServerLoop:
             self._answer(session, message, kind, packed)
             return
         self._num_running += 1
+        session.num_running += 1
         self._pool.submit(self._work, session, message, verb, arrival)
 
     def _work(self, session: Session, message: Message, verb: str, arrival: float) -> None:
@@ -425,7 +426,9 @@ class ServerLoop:
             except queue.Empty:
                 return
             self._num_running -= 1
+            session.num_running -= 1
             self._answer(session, message, kind, packed)
+            self._begin_waiting(session)
 
     def _answer(self, session: Session, message: Message, kind: Kind, packed: Packed) -> None:
         session.num_calls = max(0, session.num_calls - 1)
@@ -460,6 +463,4 @@ class _Credentials:
         self._public = keys.client_public.encode()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        from zmq.utils import z85
-
-        return bool(z85.encode(key) == self._public)
+        return key == self._public

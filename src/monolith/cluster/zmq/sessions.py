@@ -14,6 +14,8 @@ class Limits:
         window_messages: calls of a client without an answer.
         window_bytes: bytes of these calls; a call alone may have more.
         answer_bytes: bytes of answers that a client has not taken before its calls wait.
+        running: calls of a client that are done at once; so many answers may come beyond
+            `answer_bytes`.
         sessions: number of clients.
         lease_seconds: how long a client is kept that says nothing.
         message_bytes: bytes of a message.
@@ -22,6 +24,7 @@ class Limits:
     window_messages: int = 64
     window_bytes: int = 256 << 20
     answer_bytes: int = 512 << 20
+    running: int = 8
     sessions: int = 4096
     lease_seconds: float = 60.0
     message_bytes: int = 1 << 32
@@ -36,20 +39,25 @@ class Session:
         num_calls: calls without an answer.
         call_bytes: bytes of these calls.
         unread_bytes: bytes of answers that the client has not said to have.
-        waiting: calls that wait until the client takes answers, with the time of their arrival.
+        num_running: calls that the pool has begun.
+        waiting: calls that have not begun, with the time of their arrival.
         last_heard: time of the last message.
     """
 
     def __init__(self, number: int, route: bytes, now: float) -> None:
         self.number, self.route, self.last_heard = number, route, now
         self.clients: set[int] = set()
-        self.num_calls = self.call_bytes = 0
+        self.num_calls = self.call_bytes = self.num_running = 0
         self._sent_bytes = self._received_bytes = 0
         self.waiting: collections.deque[tuple[Message, float]] = collections.deque()
 
     @property
     def unread_bytes(self) -> int:
         return self._sent_bytes - self._received_bytes
+
+    def may_begin(self, limits: Limits) -> bool:
+        """Whether another call may begin."""
+        return self.num_running < limits.running and self.unread_bytes <= limits.answer_bytes
 
     def hear(self, now: float, received: int) -> None:
         """Note a message."""

@@ -116,7 +116,8 @@ class ZmqConnection(Connection, Polled):
     ) -> None:
         self.label = f"/job:ps/task:{server.index}/device:CPU:0"
         self.on_new_life = None
-        self._loop, self._server, self._timeout_seconds = loop, server, timeout_seconds
+        self._loop, self._server = loop, server
+        self._timeout_seconds = check_wait("ZmqConnection", timeout_seconds, self.label)
         self._deadline_ms = int(check_wait("ZmqConnection", call_seconds, self.label) * 1000)
         self._where = f"[connection to {self.label}]"
         self._session = secrets.randbits(63)
@@ -236,7 +237,7 @@ class ZmqConnection(Connection, Polled):
             (zmq.RECONNECT_IVL_MAX, 1000),
             (zmq.HEARTBEAT_IVL, 5000),
             (zmq.HEARTBEAT_TIMEOUT, 20000),
-            (zmq.IPV6, 1),
+            (zmq.IPV6, "[" in self._address),
         ):
             socket.setsockopt(option, number)
         if keys is not None:
@@ -321,8 +322,9 @@ class ZmqConnection(Connection, Polled):
                 self._outbox.clear()
                 self._last_greeting = 0.0
             elif event == zmq.EVENT_DISCONNECTED:
-                self._is_connected = False
-                self._note_away("the connection was lost")
+                if self._is_connected:
+                    self._is_connected = False
+                    self._note_away("the connection was lost")
             else:
                 self._note_away(
                     "its handshake failed: it has other CURVE keys, or one side has none"
@@ -471,7 +473,7 @@ class ZmqConnection(Connection, Polled):
         for item in urgent:  # of an earlier new life, whose server is gone, too
             _settle(item.future, None, UnavailableError(f"{self._where} the server is gone"))
         if self.on_new_life is None:
-            self._reviving, self._is_welcome = None, False
+            self._reviving, self._is_welcome, self._last_greeting = None, False, 0.0
             self._end_calls(
                 AbortedError(
                     f"{self._where} expected the server that had the tables, got a new start of "
@@ -499,7 +501,7 @@ class ZmqConnection(Connection, Polled):
                 self._life = life
                 self._post_all()
             else:  # the next call makes another attempt
-                self._is_welcome = False
+                self._is_welcome, self._last_greeting = False, 0.0
                 self._end_calls(error)
 
         self._loop.run_soon(end)
@@ -507,7 +509,8 @@ class ZmqConnection(Connection, Polled):
     def _refused(self, value: Any) -> None:
         reason, text = value["reason"], value["text"]
         if reason in ("session", "life"):
-            self._is_welcome = False  # greet again: the server has started again, or forgot us
+            if self._is_welcome:  # greet again: the server has started again, or forgot us
+                self._is_welcome, self._last_greeting = False, 0.0
         elif reason in ("draining", "full"):
             self._note_away(text)
         else:
