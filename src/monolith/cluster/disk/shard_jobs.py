@@ -1,12 +1,13 @@
 """`ShardJobs`: a shard writes and reads files on threads of its own."""
 
 import contextlib
+import functools
 import json
 import os
 import posixpath
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,14 @@ class ShardJobs:
                     f"{self._name!r})"
                 )
             self._jobs[number] = job
-        threading.Thread(target=job.run, name=f"monolith-job-{number}", daemon=True).start()
+        run, name = functools.partial(self._run, number, job), f"monolith-job-{number}"
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+    def _run(self, number: int, job: "_Job") -> None:
+        job.run()
+        with self._lock:
+            if job.is_forgotten:
+                self._jobs.pop(number, None)
 
     def state(self, number: int) -> JobState:
         """Return the state of a job, or raise its error."""
@@ -94,19 +102,20 @@ class ShardJobs:
     def forget(self, snapshots: Iterable[Snapshot]) -> None:
         """Forget the saves of cuts that are being closed; stop those that run."""
         closing = list(snapshots)
-        with self._lock:
-            numbers = [number for number, job in self._jobs.items() if job.snapshot in closing]
-            jobs = [self._jobs.pop(number) for number in numbers]
-        for job in jobs:
-            job.control.stop()
+        self._forget(lambda job: job.snapshot in closing)
 
     def close(self) -> None:
         """Stop and forget all jobs."""
+        self._forget(lambda job: True)
+
+    def _forget(self, is_meant: "Callable[[_Job], bool]") -> None:
         with self._lock:
-            jobs = list(self._jobs.values())
-            self._jobs.clear()
-        for job in jobs:
-            job.control.stop()
+            for number, job in list(self._jobs.items()):
+                if is_meant(job):
+                    job.is_forgotten = True  # at its end, if that is not yet here
+                    job.control.stop()
+                    if job.is_over.is_set():
+                        del self._jobs[number]
 
 
 class _Job(ABC):
@@ -117,6 +126,11 @@ class _Job(ABC):
         what: what the job does, for messages.
         total_rows: number of all rows.
         snapshot: cut with which the job ends; None if there is none.
+
+    Attributes:
+        control: stops the job or lifts its rate limit.
+        is_over: event of the end.
+        is_forgotten: whether nobody asks for the job any more.
     """
 
     def __init__(
@@ -125,6 +139,7 @@ class _Job(ABC):
         self.where, self._what, self.snapshot = where, what, snapshot
         self.control, self.is_over = WriteControl(), threading.Event()
         self._work = Work(total_rows, None, self.control)
+        self.is_forgotten = False
         self._result: Any = None
         self._error: Exception | None = None
 

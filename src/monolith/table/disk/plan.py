@@ -142,8 +142,8 @@ class TablePlan:
 
     @property
     def wants_everything(self) -> bool:
-        """Whether the plan includes every partition."""
-        return bool(self.is_wanted.all())
+        """Whether the plan includes every row."""
+        return self.shard is None and bool(self.is_wanted.all())
 
     def wants_all(self, file: FileEntry) -> bool:
         """Whether the plan includes the whole file."""
