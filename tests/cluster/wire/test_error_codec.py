@@ -41,8 +41,10 @@ def test_a_long_text_is_cut():
 
 @pytest.mark.parametrize(
     "value",
-    [None, {}, {"class": "ValueError"}, {"class": "SystemExit", "text": ""}, ["ValueError", "x"]]
-    + [{"class": "ValueError", "text": 3}],
+    [
+        *(None, {}, {"class": "ValueError"}, {"class": "SystemExit", "text": ""}),
+        *(["ValueError", "x"], {"class": "ValueError", "text": 3}),
+    ],
 )
 def test_other_values_are_no_errors(value):
     with pytest.raises(InvalidArgumentError, match="expected an error of a server"):

@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 import torch
 from hypothesis import given
@@ -159,7 +161,5 @@ def test_changed_bytes_are_a_value_or_refused(data):
     body = bytearray(wire(1, "name", [2.0, None], {"a": torch.arange(3)}, (True, b"xyz")))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(InvalidArgumentError):
         decode(bytes(body))
-    except InvalidArgumentError as error:
-        assert str(error).startswith("[wire.decode] expected")

@@ -48,7 +48,7 @@ def test_a_missing_file_names_the_command_that_makes_one(tmp_path):
 
 def test_a_file_that_others_can_read_is_refused(path):
     os.chmod(path, 0o640)
-    with pytest.raises(InvalidArgumentError, match="got mode 640 .*chmod 600"):
+    with pytest.raises(InvalidArgumentError, match=r"got mode 640 .*chmod 600"):
         read_keys(path)
 
 

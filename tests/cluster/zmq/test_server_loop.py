@@ -213,9 +213,12 @@ def test_another_version_is_refused_by_name(server, version, text):
 
 
 def test_a_client_says_that_the_server_is_of_another_version(server):
-    with serving(server, versions=(2,)) as loop, connected(loop.address) as connection:
-        with pytest.raises(RuntimeError, match="expected version 1 of the protocol, got an answer"):
-            ask(connection)
+    with (
+        serving(server, versions=(2,)) as loop,
+        connected(loop.address) as connection,
+        pytest.raises(RuntimeError, match="expected version 1 of the protocol, got an answer"),
+    ):
+        ask(connection)
 
 
 # Addresses
@@ -223,16 +226,20 @@ def test_a_client_says_that_the_server_is_of_another_version(server):
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://[::]:0"])
 def test_an_address_for_other_machines_needs_keys(server, address):
-    with pytest.raises(InvalidArgumentError, match="expected keys for an address that other"):
-        with serving(server, address):
-            pass
+    with (
+        pytest.raises(InvalidArgumentError, match="expected keys for an address that other"),
+        serving(server, address),
+    ):
+        pass
 
 
 def test_an_address_in_use_is_named(server):
-    with serving(server) as loop:
-        with pytest.raises(UnavailableError, match=f"listen at {loop.address}"):
-            with serving(EchoServer(), loop.address):
-                pass
+    with (
+        serving(server) as loop,
+        pytest.raises(UnavailableError, match=f"listen at {loop.address}"),
+    ):
+        with serving(EchoServer(), loop.address):
+            pass
 
 
 def test_a_server_that_ends_finishes_its_calls_and_takes_no_others(server):
@@ -279,18 +286,20 @@ def fuzz(num_messages, seed):
     server = EchoServer()
     server.gate.set()
     rng = random.Random(seed)
-    with serving(server) as loop:
-        with raw_client(loop) as client:
-            client.greet()
-            client.socket.setsockopt(zmq.RCVTIMEO, 0)
-            before = resident_bytes()
-            for number, frames in enumerate(_mutations(rng, server)):
-                if number == num_messages:
-                    break
-                client.socket.send_multipart(frames or [b""])
-                with contextlib.suppress(zmq.Again):
-                    while True:
-                        client.socket.recv_multipart()
+    with (
+        serving(server) as loop,
+        raw_client(loop) as client,
+    ):
+        client.greet()
+        client.socket.setsockopt(zmq.RCVTIMEO, 0)
+        before = resident_bytes()
+        for number, frames in enumerate(_mutations(rng, server)):
+            if number == num_messages:
+                break
+            client.socket.send_multipart(frames or [b""])
+            with contextlib.suppress(zmq.Again):
+                while True:
+                    client.socket.recv_multipart()
             assert until(lambda: loop.counts.get("bad_messages", 0) > num_messages // 10)
         with connected(loop.address) as connection:
             assert ask(connection, arguments=(1,)) == (1,)

@@ -58,15 +58,19 @@ def test_an_error_of_the_server_is_raised_here():
 def test_an_answer_that_does_not_travel_is_an_error():
     server = EchoServer()
     server.do = lambda host, call: object()
-    with serving(server) as loop, connected(loop.address) as connection:
-        with pytest.raises(TypeError, match="expected a plain value, got object"):
-            ask(connection)
+    with (
+        serving(server) as loop, connected(loop.address) as connection,
+        pytest.raises(TypeError, match="expected a plain value, got object"),
+    ):
+        ask(connection)
 
 
 def test_arguments_that_do_not_travel_are_refused_at_once():
-    with serving() as loop, connected(loop.address) as connection:
-        with pytest.raises(TypeError, match="expected a plain value"):
-            ask(connection, arguments=(object(),))
+    with (
+        serving() as loop, connected(loop.address) as connection,
+        pytest.raises(TypeError, match="expected a plain value"),
+    ):
+        ask(connection, arguments=(object(),))
 
 
 def test_answers_come_in_the_order_of_their_ends():
@@ -116,9 +120,11 @@ def test_a_client_key_of_its_own_is_not_served(keys):
 
 
 def test_a_client_of_a_server_without_keys_is_not_served_with_keys(keys):
-    with serving() as loop, connected(loop.address, keys=keys) as connection:
-        with pytest.raises(TimeoutError, match="away since"):
-            connection.send(HostHandle(), call()).result(0.5)
+    with (
+        serving() as loop, connected(loop.address, keys=keys) as connection,
+        pytest.raises(TimeoutError, match="away since"),
+    ):
+        connection.send(HostHandle(), call()).result(0.5)
 
 
 def test_a_client_of_another_server_is_refused_by_name():
@@ -153,11 +159,13 @@ def test_a_call_waits_for_a_server_that_is_away(tmp_path):
 
 def test_a_lost_answer_comes_again(tmp_path):
     address, server = f"ipc://{tmp_path}/s", EchoServer()
-    with connected(address) as connection:
-        with serving(server, address):
-            answer = connection.send(HostHandle(), call(4, "erase"))
-            assert server.waiting.acquire(timeout=20)
-            server.gate.set()
+    with (
+        connected(address) as connection,
+        serving(server, address),
+    ):
+        answer = connection.send(HostHandle(), call(4, "erase"))
+        assert server.waiting.acquire(timeout=20)
+        server.gate.set()
             server.do = None  # the first loop cannot answer a second call
         del server.do
         if not answer.done():
@@ -326,9 +334,9 @@ def test_an_abandoned_call_leaves_the_window():
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 def test_a_limit_of_a_call_must_be_a_time(seconds):
-    with serving() as loop, pytest.raises(ValueError, match="timeout_seconds|call_seconds"):
-        with connected(loop.address, call_seconds=seconds):
-            pass
+    refused = pytest.raises(ValueError, match="seconds")
+    with serving() as loop, refused, connected(loop.address, call_seconds=seconds):
+        pass
 
 
 # The end
@@ -357,9 +365,11 @@ def test_a_client_that_closes_is_forgotten():
 
 
 def test_an_address_must_be_one():
-    with connected("nowhere") as connection:
-        with pytest.raises(TimeoutError, match="expected an address as host:port"):
-            connection.send(HostHandle(), call()).result(0.3)
+    with (
+        connected("nowhere") as connection,
+        pytest.raises(TimeoutError, match="expected an address as host:port"),
+    ):
+        connection.send(HostHandle(), call()).result(0.3)
 
 
 def test_a_closed_loop_takes_no_connections():

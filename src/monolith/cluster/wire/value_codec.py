@@ -169,10 +169,10 @@ class _Reader:
 
     def read(self, depth: int) -> Any:
         tag = self._take(1)[0]
-        if tag == _TAG_INT or tag == _TAG_UINT or tag == _TAG_FLOAT:
+        if tag in (_TAG_INT, _TAG_UINT, _TAG_FLOAT):
             form = "<q" if tag == _TAG_INT else "<Q" if tag == _TAG_UINT else "<d"
             return struct.unpack(form, self._take(8))[0]
-        if tag == _TAG_INLINE or tag == _TAG_COLUMN:
+        if tag in (_TAG_INLINE, _TAG_COLUMN):
             return self._tensor(is_inline=tag == _TAG_INLINE)
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]
