@@ -237,9 +237,9 @@ def test_an_address_in_use_is_named(server):
     with (
         serving(server) as loop,
         pytest.raises(UnavailableError, match=f"listen at {loop.address}"),
+        serving(EchoServer(), loop.address),
     ):
-        with serving(EchoServer(), loop.address):
-            pass
+        pass
 
 
 def test_a_server_that_ends_finishes_its_calls_and_takes_no_others(server):
@@ -300,7 +300,7 @@ def fuzz(num_messages, seed):
             with contextlib.suppress(zmq.Again):
                 while True:
                     client.socket.recv_multipart()
-            assert until(lambda: loop.counts.get("bad_messages", 0) > num_messages // 10)
+        assert until(lambda: loop.counts.get("bad_messages", 0) > num_messages // 10)
         with connected(loop.address) as connection:
             assert ask(connection, arguments=(1,)) == (1,)
         assert resident_bytes() - before < 200 << 20

@@ -70,7 +70,7 @@ def encode(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a contiguous tensor, which the view keeps alive."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # one element may have any stride
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def decode(body: Buffer, columns: Sequence[Buffer] = ()) -> Any:

@@ -95,8 +95,8 @@ def _parse(where: str, text: str, path: str) -> CurveKeys:
     for name in names:
         key = document.get(name)
         try:
-            is_key = len(key) == _KEY_CHARACTERS and len(z85.decode(key)) == 32
-        except Exception:
+            is_key = isinstance(key, str) and len(key) == _KEY_CHARACTERS and bool(z85.decode(key))
+        except (KeyError, ValueError):  # a character, or a number, that Z85 does not have
             is_key = False
         if not is_key:
             raise InvalidArgumentError(
