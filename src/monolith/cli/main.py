@@ -18,6 +18,8 @@ COMMANDS = MappingProxyType(
     {
         "new": "new",
         "train": "train",
+        "ps": "ps",
+        "keys": "keys",
         "inspect": "inspect",
         "import": "import_command",  # `import` is a keyword of Python
         "export": "export",

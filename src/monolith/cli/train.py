@@ -12,6 +12,7 @@ from monolith.cli.console import emit_json, fail, say
 from monolith.cli.observe_options import ObserveOptions
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.resume_options import ResumeOptions
+from monolith.cli.servers_options import ServersOptions
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.data import Pipeline
 from monolith.errors import DataLossError
@@ -54,11 +55,28 @@ def train(
         ),
     ] = None,
     servers: Annotated[
-        int,
+        str | None,
         typer.Option(
-            min=0, metavar="N", show_default=False, help="Spread the tables over N servers."
+            metavar="HOST:PORT,...",
+            help="Addresses of `monolith ps`, the folder of their --discovery, or a number of "
+            "servers in this process.",
         ),
-    ] = 0,
+    ] = None,
+    num_servers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of servers in a folder as --servers."),
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="CURVE keys of the servers.")
+    ] = None,
+    transfer: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="Send rows and gradients as float16 or bfloat16."),
+    ] = None,
+    server_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds that a call waits for a server, 30 by default."),
+    ] = None,
     checkpoints: Annotated[
         str | None, typer.Option(metavar="DIR", help="Save checkpoints in this folder.")
     ] = None,
@@ -118,12 +136,14 @@ def train(
     options = ObserveOptions(
         tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
     )
+    remote = ServersOptions(servers, num_servers, keys, transfer, server_timeout)
     with (
         options.opened() as observers,
+        remote.opened() as tables,
         Trainer(
             task_class.from_settings(resolved.value),
             how,
-            servers or None,
+            tables,
             observers.profilers,
             metrics=observers.sink,
         ) as trainer,

@@ -1,5 +1,6 @@
 """An HTTP endpoint of the measurements for Prometheus."""
 
+import json
 import logging
 import math
 import re
@@ -42,6 +43,8 @@ class PrometheusSink(BufferedSink):
     Args:
         port: Port, or 0 for a free one that the system chooses.
         host: Address or name of this machine; others can connect if it is not a loopback address.
+        health: Returns what `GET /health` answers as JSON, with status 503 unless its `is_ready` is
+            true; None has no such page.
 
     Attributes:
         port: Port that the sink listens on.
@@ -58,9 +61,16 @@ class PrometheusSink(BufferedSink):
         monolith_rows{table="user"} 7.0
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        *,
+        health: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
         super().__init__()
         self._server = _listen(host, port, self._text)
+        self._server.health = health
         self.port: int = self._server.server_address[1]
         self._close_lock = threading.Lock()
         self._is_closed = False
@@ -195,6 +205,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, family: int, address: Any, text: Callable[[], str]) -> None:
         self.address_family = family
         self.text = text
+        self.health: Callable[[], Mapping[str, Any]] | None = None
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -216,6 +227,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(_CONTENT_TYPE, self.server.text().encode(errors="backslashreplace"))
+        elif path == "/health" and self.server.health is not None:
+            value = self.server.health()
+            body = json.dumps(value, indent=1).encode() + b"\n"
+            self._answer("application/json", body, 200 if value["is_ready"] else 503)
         elif path == "/":
             self._answer("text/html; charset=utf-8", _HOME)
         else:
@@ -224,8 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()  # `_answer` leaves out the body
 
-    def _answer(self, content_type: str, body: bytes) -> None:
-        self.send_response(200)
+    def _answer(self, content_type: str, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -37,7 +37,7 @@ class Polled(ABC):
 
 
 class ClientLoop:
-    """Serves connections on a thread of its own, until it is closed.
+    """Serves connections on a thread of its own, until it is closed or the last one is removed.
 
     Attributes:
         zmq: the module of pyzmq.
@@ -76,6 +76,9 @@ class ClientLoop:
                 if polled in self._polled:
                     self._polled.remove(polled)
                     polled.close_sockets()
+                if not self._polled:
+                    with self._lock:
+                        self._is_closing = True
             finally:
                 removed.set()
 
@@ -118,10 +121,9 @@ class ClientLoop:
                     self._waker.clear()
                 with self._lock:
                     orders, self._orders = self._orders, []
-                    is_closing = self._is_closing
                 for order in orders:
                     order()
-                if is_closing:
+                if self._is_closing:
                     return
                 for polled in list(self._polled):
                     polled.work(ready)

@@ -426,10 +426,10 @@ class ServerLoop:
                 session, message, kind, packed = self._answers.get_nowait()
             except queue.Empty:
                 return
-            self._num_running -= 1
             session.num_running -= 1
             self._answer(session, message, kind, packed)
             self._begin_waiting(session)
+            self._num_running -= 1  # last: `drain` waits for those that have begun meanwhile
 
     def _answer(self, session: Session, message: Message, kind: Kind, packed: Packed) -> None:
         session.num_calls = max(0, session.num_calls - 1)

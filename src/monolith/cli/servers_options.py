@@ -1,0 +1,90 @@
+"""Connect `monolith train` to the servers of `--servers`."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.cli.console import fail, say
+from monolith.errors import OpError
+
+if TYPE_CHECKING:
+    from monolith.cluster import RemoteServers
+
+
+@dataclass(frozen=True)
+class ServersOptions:
+    """Options of `monolith train` for servers.
+
+    Args:
+        servers: A number of servers in the process, addresses with commas between them, or the
+            folder of a discovery; None keeps the tables in the trainer.
+        num_servers: Number of servers that a folder is to have.
+        keys: File of CURVE keys.
+        transfer: Dtype of rows and gradients in messages.
+        timeout_seconds: Seconds that a call waits for its answer.
+    """
+
+    servers: str | None
+    num_servers: int | None
+    keys: str | None
+    transfer: str | None
+    timeout_seconds: float | None
+
+    @contextlib.contextmanager
+    def opened(self) -> "Iterator[RemoteServers | int | None]":
+        """Connect to the servers; what the block gets is the argument `servers` of a `Trainer`.
+
+        Wrong options and servers that do not answer end the program, with status 2 and 1.
+        """
+        text = self.servers
+        is_remote = text is not None and not text.isdecimal()
+        others = {
+            "--num-servers": self.num_servers,
+            "--keys": self.keys,
+            "--transfer": self.transfer,
+            "--server-timeout": self.timeout_seconds,
+        }
+        alone = [option for option, value in others.items() if value is not None]
+        if alone and not is_remote:
+            fail(f"expected addresses or a folder as --servers with {alone[0]}, got {text}", 2)
+        if text is None or not is_remote:
+            yield int(text) if text else None
+            return
+        with self._connect(text) as servers:
+            say(f"connected to {len(servers)} servers ({text})")
+            yield servers
+
+    def _connect(self, text: str) -> "RemoteServers":
+        from monolith.cluster.discovery import HostServiceDiscovery
+        from monolith.cluster.zmq.connect import connect_servers, find_servers
+        from monolith.cluster.zmq.curve_keys import read_keys
+
+        is_folder = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
+        if is_folder and self.num_servers is None:
+            fail(f"expected --num-servers N with the folder {text!r} as --servers, got none", 2)
+        if not is_folder and self.num_servers is not None:
+            fail(f"expected a folder as --servers with --num-servers, got {text!r}", 2)
+        try:
+            keys = None if self.keys is None else read_keys(self.keys)
+            timeout = 30.0 if self.timeout_seconds is None else self.timeout_seconds
+            transfer = self.transfer or "float32"
+            if is_folder:
+                discovery = HostServiceDiscovery(os.path.expanduser(text))
+                assert self.num_servers is not None
+                return find_servers(
+                    discovery,
+                    self.num_servers,
+                    keys=keys,
+                    timeout_seconds=timeout,
+                    transfer=transfer,
+                )
+            addresses = [part for part in text.split(",") if part.strip()]
+            return connect_servers(
+                addresses, keys=keys, timeout_seconds=timeout, transfer=transfer
+            )
+        except ValueError as error:
+            fail(str(error), status=2)
+        except OpError as error:
+            fail(str(error))
