@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from monolith.cluster.call_host import Call
+from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
 from monolith.cluster.hosts import GroupHost, ShardHost, plain_rows
 from monolith.cluster.server_host import SERVER, ServerHost, config_text
@@ -16,6 +18,7 @@ from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import MonolithError
 from monolith.table import Expiry, MinCount, OneBit, Segment, SlidingFilter, Table, TableConfig
+from monolith.table.disk.config_json import config_to_json
 from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.reference import ReferenceTable
 from monolith.table.rows import Rows
@@ -40,7 +43,26 @@ def plain_chunk(table):
     return plain_rows(Rows(KEYS, torch.full((N,), NOW), rows.columns))
 
 
-def shard_calls(table):
+def save_request(folder):
+    file = ("m.assets/user-0.arrow.tmp-0123456789ab", "rows", ((0, 4095),))
+    request = {
+        "folder": str(folder),
+        "files": [file],
+        "config": json.dumps(config_to_json(CONFIGS["plain"])),
+        "num_update_calls": 3,
+    }
+    request |= {"latest_time": NOW, "rate": 1e9, "num_threads": 1}
+    return request | dict.fromkeys(("is_link", "with_expired", "keeps_cut"), True)
+
+
+def load_request(folder):
+    file = (str(folder), "m.assets/user-0.arrow", "rows", ((0, 4095),), 1, 100, "00000000", 0)
+    request = {"config": json.dumps(config_to_json(CONFIGS["plain"])), "sources": [file]}
+    request |= {"partitions": [(0, 4095)], "shard": ("FloorModRouting", 2, 1), "where": "m"}
+    return request | {"num_threads": 1, "is_check": True}
+
+
+def shard_calls(table, folder):
     """Good arguments of every verb; of a cut only if it is open."""
     values, flags = torch.ones(N, 5), torch.zeros(N, dtype=torch.bool)
     absent = flags if table.config.skip_zero else None
@@ -67,6 +89,9 @@ def shard_calls(table):
         "release_cut": (0, [0, 5, 4095]),
         "set_seen_time": (NOW,),
         "set_update_calls": (5,),
+        "start_load": (1, load_request(folder)),
+        "start_save": (0, 0, save_request(folder)),
+        **dict.fromkeys(("hurry_job", "job_state", "stop_job"), (0,)),
         **dict.fromkeys(("changes", "drop_cursor", "open_cut"), ("reader",)),
         **dict.fromkeys(("contains", "erase", "lookup_entry"), (KEYS,)),
         **{verb: () for verb in SHARD_VERBS if not SHARD_VERBS[verb].arguments},
@@ -191,9 +216,9 @@ def check_calls(host, calls, draw, serves):
 @pytest.mark.parametrize("kind", [Table, ReferenceTable])
 @settings(max_examples=60, phases=[Phase.generate])
 @given(data=st.data())
-def test_a_shard_goes_on_after_every_changed_call(name, kind, data):
+def test_a_shard_goes_on_after_every_changed_call(name, kind, data, tmp_path_factory):
     table = kind(CONFIGS[name], clock=lambda: NOW)
-    calls = shard_calls(table)
+    calls = shard_calls(table, tmp_path_factory.mktemp("saves"))
     del calls["close"]
 
     def serves(do):
@@ -239,14 +264,15 @@ def test_every_verb_of_a_server_has_a_good_call():
     server.close()
 
 
-def test_every_verb_has_a_good_call():
+def test_every_verb_has_a_good_call(tmp_path):
     table = Table(CONFIGS["plain"])
     host = ShardHost(table)
-    calls = shard_calls(table)
-    assert set(calls) == set(SHARD_VERBS)
+    calls = shard_calls(table, tmp_path)
+    assert set(calls) == {*SHARD_VERBS, *FILE_VERBS}
     order = ["open_cut", "changes", *sorted(set(calls) - {"open_cut", "close", "clear", "changes"})]
     moved = [verb for verb in order if not verb.endswith("_cut")]
     ends = ["release_cut", "close_cut", "clear", "close"]
+    moved = ["start_save", *(verb for verb in moved if verb != "start_save")]
     for number, verb in enumerate(["open_cut", *moved, *ends]):
         host.do(Call(1, number, number, verb, calls[verb]))
     assert set(group_calls()) == set(GROUP_VERBS)

@@ -94,9 +94,13 @@ class CheckpointFiles:
 
     def create(self, suffix: str) -> NewFile:
         """Open a new file `<prefix><suffix>`."""
+        return self.folder.create(self.reserve(suffix))
+
+    def reserve(self, suffix: str) -> str:
+        """Return the name, until `commit`, of a new file `<prefix><suffix>` of any process."""
         with self._lock:
             self._names.append(self.name + suffix)
-        return self.folder.create(self.folder.temporary(self.name + suffix, self._mark))
+        return self.folder.temporary(self.name + suffix, self._mark)
 
     def commit(self, manifest: bytes) -> None:
         """Give all files their names, the manifest last; an older checkpoint is gone then.

@@ -20,6 +20,7 @@ from monolith.table.config import NUM_PARTITIONS
 from monolith.table.disk.buffers import crc32c
 from monolith.table.disk.call_arguments import checked_path, checked_progress, checked_threads
 from monolith.table.disk.ranges import Run
+from monolith.table.disk.remote.remote_save import Place
 from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_save import checked_rate
 from monolith.table.disk.workers import ProgressCallback, Work, WriteControl, run_all
@@ -178,6 +179,8 @@ def write(
                 work,
                 list(whole),
                 with_expired=snapshot.with_expired,
+                place=Place(files.folder, files.reserve),
+                num_threads=threads,
             )
             all_files = _Save(files, snapshot, job, link)
             run_all(work, all_files.tasks(), threads)
@@ -215,9 +218,11 @@ class _Save:
             for table in snapshot.tables
         ]
 
-    def tasks(self) -> list["functools.partial[None]"]:
-        """Return a call for each file."""
-        tasks = [functools.partial(self._write_dense, i) for i in range(len(self._dense))]
+    def tasks(self) -> list[Callable[[], None]]:
+        """Return a call for each file, or for all files of a table that others write."""
+        tasks: list[Callable[[], None]] = [
+            functools.partial(self._write_dense, i) for i in range(len(self._dense))
+        ]
         tasks += [task for table in self._tables for task in table.tasks()]
         return tasks + [
             functools.partial(self._write_json, name) for name in self._snapshot.documents

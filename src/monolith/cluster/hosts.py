@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from monolith.cluster.call_host import Call, CallHost
+from monolith.cluster.disk.file_verbs import FILE_VERBS
+from monolith.cluster.disk.shard_jobs import JobVerbs, ShardJobs
 from monolith.cluster.group_storage import Push
 from monolith.cluster.host_verbs import (
     GROUP_VERBS,
@@ -30,7 +32,7 @@ PlainRows = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]
 """Keys, times, columns."""
 
 
-class ShardHost(CallHost):
+class ShardHost(JobVerbs, CallHost):
     """Serves one shard of a table by calls. Any thread may call at any time.
 
     Args:
@@ -51,10 +53,11 @@ class ShardHost(CallHost):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         facts = HostFacts(table.name, [table.config], max_message_bytes)
-        super().__init__(facts, SHARD_VERBS, timeout_seconds, placement)
+        super().__init__(facts, {**SHARD_VERBS, **FILE_VERBS}, timeout_seconds, placement)
         self.table, self.device = table, device
         self._cuts: dict[int, tuple[int, Snapshot]] = {}  # with the client that opened the cut
         self._cut_numbers = itertools.count()
+        self._jobs = ShardJobs(table.name)
 
     def _run(self, call: Call) -> Any:
         if call.verb == "open_cut":
@@ -83,7 +86,8 @@ class ShardHost(CallHost):
             )
 
     def close(self) -> None:
-        """Free the table. Closing twice is fine."""
+        """Stop the jobs and free the table. Closing twice is fine."""
+        self._jobs.close()
         self.table.close()
 
     # Verbs whose arguments or results are not plain on a table.
@@ -109,6 +113,7 @@ class ShardHost(CallHost):
         super().release_client(client, is_gone=is_gone)
         for number, (owner, snapshot) in list(self._cuts.items()):
             if owner == client:
+                self._jobs.forget([snapshot])
                 snapshot.close(is_read=False)
                 self._cuts.pop(number, None)
 
@@ -139,7 +144,9 @@ class ShardHost(CallHost):
         self._cut("release_cut", number).release(partitions)
 
     def _do_close_cut(self, number: int, is_read: bool) -> None:
-        self._cut("close_cut", number).close(is_read=is_read)
+        snapshot = self._cut("close_cut", number)
+        self._jobs.forget([snapshot])
+        snapshot.close(is_read=is_read)
         self._cuts.pop(number, None)
 
     def _cut(self, verb: str, number: int) -> Snapshot:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.cluster.disk.client_jobs import Ask, ShardFiles, ShardLoader
 from monolith.cluster.gate import Gate
 from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES
 from monolith.cluster.hosts import ShardHost, plain_rows
@@ -19,15 +20,14 @@ from monolith.table.bags import BagGradients, Bags, BagVerbs, GradientSum, Poole
 from monolith.table.base import BaseTable
 from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wall_clock
 from monolith.table.config import TableConfig
+from monolith.table.disk.ranges import Run
+from monolith.table.disk.remote.remote_save import Part
 from monolith.table.key_sums import finite_gradients
 from monolith.table.native import OpenCore, address, bags_tuple, empty, piece_tuple
 from monolith.table.routing import FloorModRouting, PartitionRouting, Placement, Routing
 from monolith.table.rows import Applied, Entries, RowMemory, Rows
 from monolith.table.rules import SlidingFilter
 from monolith.table.snapshot import CutStorage
-
-Ask = Callable[[str, list[tuple[Any, ...]]], list[Any]]
-"""(verb, arguments of each shard) -> answers."""
 
 
 class ShardedCut(CutStorage):
@@ -39,6 +39,7 @@ class ShardedCut(CutStorage):
         chunk: rows in order over the shards: (verb, number of each cut, first, last, limit).
         entries: rows of keys over the shards: (verb, number of each cut, keys).
         candidates: candidates in order over the shards: (verb, number of each cut, partitions).
+        owned: partitions and label of each shard, if the shards write files; see `remote_files`.
 
     Attributes:
         shards_recorded: events of each shard's record at the cut.
@@ -51,6 +52,7 @@ class ShardedCut(CutStorage):
         chunk: Callable[[str, list[int], int, int, int], Rows],
         entries: Callable[[str, list[int], torch.Tensor], Entries],
         candidates: Callable[[str, list[int], list[int]], dict[str, torch.Tensor]],
+        owned: Sequence[tuple[Run, str]] = (),
     ) -> None:
         numbers, num_rows, calls, times, recorded = (
             list(fact) for fact in zip(*facts, strict=True)
@@ -61,6 +63,18 @@ class ShardedCut(CutStorage):
         self._numbers = numbers
         self._ask, self._chunk, self._entries = ask, chunk, entries
         self._candidates = candidates
+        self._parts = [
+            Part([run], number, label)
+            for (run, label), number in zip(owned, num_rows, strict=bool(owned))
+        ]
+
+    def remote_files(self) -> ShardFiles | None:
+        """Return the shards as writers of their own files.
+
+        A file has all rows of its partitions: where several shards have rows of a partition, the
+        caller reads the rows and writes the files.
+        """
+        return ShardFiles(self._parts, self._numbers, self._ask) if self._parts else None
 
     def export_chunk(
         self, first: int, last: int, limit: int, memory: RowMemory | None = None
@@ -487,10 +501,24 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         opened = [fact for fact in facts if fact is not None]
         if len(opened) == len(facts):
             reads = self._chunk, self._entries, self._candidates
-            return ShardedCut(opened, self._client.call, *reads)
+            return ShardedCut(opened, self._client.call, *reads, self._owned())
         calls = [None if fact is None else (fact[0], False) for fact in facts]
         self._client.call("close_cut", calls)
         return None
+
+    def _owned(self) -> list[tuple[Run, str]]:
+        """Return the partitions and the label of each shard, if no two shards share partitions."""
+        if not isinstance(self.routing, PartitionRouting):
+            return []
+        ranges = [self.routing.partitions_of(shard) for shard in range(self.routing.num_shards)]
+        labels = [self._client.label_of(shard) for shard in range(self.routing.num_shards)]
+        return [((r.start, r.stop - 1), label) for r, label in zip(ranges, labels, strict=True)]
+
+    def _remote_loader(self) -> ShardLoader | None:
+        if not isinstance(self.routing, PartitionRouting | FloorModRouting):
+            return None
+        labels = [self._client.label_of(shard) for shard in range(self.routing.num_shards)]
+        return ShardLoader(self.config, self.routing, labels, self._client.call)
 
     def _changes(self, cursor: str) -> tuple[bool, torch.Tensor, torch.Tensor]:
         return _all_changes(self._alone("changes", cursor))

@@ -21,6 +21,8 @@ from monolith.table.snapshot import CutStorage
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from monolith.table.disk.remote.remote_load import RemoteLoader
+
 
 class TableStorage(ABC):
     """Methods that store rows; each implements the verb of its name, with checked arguments."""
@@ -108,6 +110,10 @@ class TableStorage(ABC):
 
     def _expect_rows(self, num_rows: int) -> None:  # noqa: B027 - a hint that many need not take
         """Prepare for `num_rows` rows with keys of all partitions; an optional hint."""
+
+    def _remote_loader(self) -> "RemoteLoader | None":
+        """Return what reads files into the rows, if other processes hold the rows."""
+        return None
 
     @abstractmethod
     def _clear(self) -> None: ...

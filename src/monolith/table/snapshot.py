@@ -17,6 +17,8 @@ from monolith.table.rows import Entries, RowMemory, Rows, Touched
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from monolith.table.disk.remote.remote_save import RemoteFiles
+
 
 ExportChunk = Callable[[int, int, int], Rows]
 """(first, last, limit) -> at most `limit` rows with a hash in [first, last], ascending."""
@@ -108,6 +110,10 @@ class CutStorage(ABC):
 
         A cursor that was left behind has a full next read. A dropped cursor stays dropped.
         """
+
+    def remote_files(self) -> "RemoteFiles | None":
+        """Return the writers of the files of the cut, if other processes hold its rows."""
+        return None
 
 
 class Snapshot:
@@ -232,6 +238,11 @@ class Snapshot:
         self._check_open("export_candidates")
         self._check_kept("export_candidates", numbers)
         return columns
+
+    def remote_files(self) -> "RemoteFiles | None":
+        """Return the writers of files of the cut, if they are not in this process; see `disk`."""
+        self._check_open("remote_files")
+        return self._storage.remote_files()
 
     def release(self, partitions: Iterable[int]) -> None:
         """Free the memory of partitions that the caller does not read any more."""

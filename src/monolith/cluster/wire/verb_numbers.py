@@ -17,6 +17,8 @@ _VERBS = (
     # of a server
     *("clients_state", "describe", "open_group", "open_table", "read_values", "restore_clients"),
     *("table_names", "value_names", "write_values"),
+    # of files that shards write and read
+    *("hurry_job", "job_state", "start_load", "start_save", "stop_job"),
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(

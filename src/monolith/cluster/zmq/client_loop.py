@@ -95,7 +95,9 @@ class ClientLoop:
         """Let the thread call `order` before it serves sockets again. Any thread may call."""
         with self._lock:
             if self._is_closing:
-                raise FailedPreconditionError("[ClientLoop] expected an open loop, got a closed one")
+                raise FailedPreconditionError(
+                    "[ClientLoop] expected an open loop, got a closed one"
+                )
             self._orders.append(order)
         self.wake()
 

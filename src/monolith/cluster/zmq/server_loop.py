@@ -33,7 +33,6 @@ from monolith.cluster.zmq.sessions import Limits, Session, Sessions
 from monolith.cluster.zmq.waker import Waker
 from monolith.errors import (
     DeadlineExceededError,
-    FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
 )

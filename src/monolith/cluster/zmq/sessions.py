@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-from typing import Any
 
 from monolith.cluster.wire.message import Message
 
@@ -121,5 +120,3 @@ class Sessions:
         """Return the clients whose lease has ended."""
         oldest = now - self._limits.lease_seconds
         return [s for s in self._by_number.values() if s.last_heard < oldest]
-
-

@@ -8,10 +8,13 @@ from typing import Any
 
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.table.base import BaseTable
+from monolith.table.calls import TableCalls
 from monolith.table.disk.block_reader import FileReader
 from monolith.table.disk.buffers import Buffers
 from monolith.table.disk.plan import Source, TablePlan
+from monolith.table.disk.remote.remote_load import RemoteLoader, read_remotely
 from monolith.table.disk.workers import ProgressCallback, Work, run_all
+from monolith.table.eviction import candidate_columns
 
 # In this order a layer of changes never needs more room than the save had, and candidates get the
 # room that rows leave.
@@ -77,10 +80,57 @@ def _begin(where: str, tables: Sequence[BaseTable]) -> None:
 
 
 def verify(plans: dict[str, TablePlan], tables: dict[str, BaseTable], num_threads: int) -> None:
-    """Read and check all files without a change."""
+    """Read and check all files without a change, here or where the tables are."""
+    local, remote = _by_place(plans, tables)
     work = Work(0, None)
+    if remote:
+        read_remotely(list(remote.values()), num_threads, work, is_check=True)
+    check_files(local, tables, num_threads, work)
 
-    def check(reader: FileReader, source: Source, table: BaseTable) -> None:
+
+def fill(
+    where: str,
+    plans: dict[str, TablePlan],
+    tables: dict[str, Any],
+    num_threads: int,
+    progress: ProgressCallback | None,
+) -> None:
+    """Fill empty tables, layer by layer, here or where the tables are.
+
+    Raises:
+        FailedPreconditionError: the budget of a table refused rows.
+        DataLossError: the files contain a key twice.
+    """
+    work = Work(sum(plan.num_rows for plan in plans.values()), progress)
+    before = {name: tables[name].stats() for name in plans}
+    local, remote = _by_place(plans, tables)
+    num_taken: dict[str, int] = {}
+    if remote:
+        numbers = read_remotely(list(remote.values()), num_threads, work, is_check=False)
+        num_taken.update(zip(remote, numbers, strict=True))
+    num_taken.update(take_files(local, tables, num_threads, work))
+    for name, plan in plans.items():
+        _check_num_rows(where, plan, tables[name], num_taken[name], before[name])
+        tables[name].num_update_calls = plan.num_update_calls
+        tables[name].latest_time = plan.latest_time
+
+
+def _by_place(
+    plans: dict[str, TablePlan], tables: Mapping[str, BaseTable]
+) -> tuple[dict[str, TablePlan], dict[str, tuple[TablePlan, RemoteLoader]]]:
+    """Return the plans of tables in this process, and plans and loaders of the others."""
+    loaders = {name: tables[name]._remote_loader() for name in plans}
+    local = {name: plan for name, plan in plans.items() if loaders[name] is None}
+    remote = {name: (plans[name], loader) for name, loader in loaders.items() if loader is not None}
+    return local, remote
+
+
+def check_files(
+    plans: dict[str, TablePlan], tables: Mapping[str, TableCalls], num_threads: int, work: Work
+) -> None:
+    """Read and check the files of plans without a change, in this process."""
+
+    def check(reader: FileReader, source: Source, table: TableCalls) -> None:
         if source.file.kind == "candidates":
             reader.candidates(source)
         elif source.file.kind == "tombstones":
@@ -94,26 +144,17 @@ def verify(plans: dict[str, TablePlan], tables: dict[str, BaseTable], num_thread
         run_all(work, tasks, num_threads)
 
 
-def fill(
-    where: str,
-    plans: dict[str, TablePlan],
-    tables: dict[str, Any],
-    num_threads: int,
-    progress: ProgressCallback | None,
-) -> None:
-    """Fill empty tables, layer by layer.
-
-    Raises:
-        FailedPreconditionError: the budget of a table refused rows.
-        DataLossError: the files contain a key twice.
-    """
-    work = Work(sum(plan.num_rows for plan in plans.values()), progress)
-    before = {name: tables[name].stats() for name in plans}
+def take_files(
+    plans: dict[str, TablePlan], tables: Mapping[str, TableCalls], num_threads: int, work: Work
+) -> dict[str, int]:
+    """Read the files of plans into tables in this process; return the numbers of rows by table."""
     num_taken: dict[str, list[int]] = {name: [] for name in plans}
 
-    def take(reader: FileReader, source: Source, table: BaseTable) -> None:
+    def take(reader: FileReader, source: Source, table: TableCalls) -> None:
         if source.file.kind == "candidates":
-            table._import_candidates(reader.candidates(source))
+            names = candidate_columns(table.config)  # a shard has no column of shards
+            columns = reader.candidates(source)
+            table._import_candidates({name: columns[name] for name in names})
         elif source.file.kind == "tombstones":
             table._erase(reader.tombstones(source))
         else:
@@ -132,10 +173,7 @@ def fill(
         for kind in _ROW_KINDS:
             run_all(work, _tasks(plans, tables, kind, take, layer=layer), num_workers)
     run_all(work, _tasks(plans, tables, "candidates", take), num_workers)
-    for name, plan in plans.items():
-        _check_num_rows(where, plan, tables[name], sum(num_taken[name]), before[name])
-        tables[name].num_update_calls = plan.num_update_calls
-        tables[name].latest_time = plan.latest_time
+    return {name: sum(numbers) for name, numbers in num_taken.items()}
 
 
 def _most_rows(plan: TablePlan) -> int:
@@ -180,9 +218,9 @@ def _check_num_rows(
 
 def _tasks(
     plans: dict[str, TablePlan],
-    tables: dict[str, Any],
+    tables: Mapping[str, TableCalls],
     kind: str,
-    use: Callable[[FileReader, Source, BaseTable], None],
+    use: Callable[[FileReader, Source, TableCalls], None],
     *,
     layer: int | None = None,
     is_read_again: bool = False,

@@ -108,7 +108,7 @@ class TablePlan:
         where: the saves, for messages.
         num_final_rows: number of rows after all layers, if the plan includes every partition.
         shard: routing and number of the shard whose keys are loaded; None means all keys.
-        table_config: config of the whole table, with `shard`.
+        table_config: config of the whole table, if that of the filled table differs.
     """
 
     name: str
@@ -142,8 +142,8 @@ class TablePlan:
 
     @property
     def wants_everything(self) -> bool:
-        """Whether the plan includes every partition."""
-        return bool(self.is_wanted.all())
+        """Whether the plan includes every row."""
+        return self.shard is None and bool(self.is_wanted.all())
 
     def wants_all(self, file: FileEntry) -> bool:
         """Whether the plan includes the whole file."""
@@ -173,6 +173,10 @@ class TablePlan:
         sources = tuple(source for source in self.sources if _is_in(source.file, is_wanted))
         shard = routing, number
         return replace(self, is_wanted=is_wanted, sources=sources, shard=shard, table_config=config)
+
+    def with_table_config(self, config: TableConfig) -> "TablePlan":
+        """Return the plan for files of a whole table of this config."""
+        return replace(self, table_config=config)
 
     def renamed(self, name: str) -> "TablePlan":
         """Return the plan for a table of another name; a seed that came from the name follows."""

@@ -56,6 +56,17 @@ def join_runs(runs: Iterable[Run]) -> list[Run] | None:
     return result
 
 
+def common_runs(runs: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """Return the runs of the partitions that both have.
+
+    Example:
+        >>> common_runs([(0, 4), (7, 9)], [(3, 8)])
+        [(3, 4), (7, 8)]
+    """
+    common = [(max(first, start), min(last, end)) for first, last in runs for start, end in others]
+    return sorted((first, last) for first, last in common if first <= last)
+
+
 def partitions_of_runs(runs: Sequence[Run]) -> list[int]:
     """Return the partitions of the runs.
 

@@ -19,6 +19,7 @@ from monolith.table.disk.call_arguments import (
 )
 from monolith.table.disk.folder import Folder, open_folder
 from monolith.table.disk.ranges import Run, runs_of
+from monolith.table.disk.remote.remote_save import Place
 from monolith.table.disk.table_files import NameOfFile, SaveJob, TableFiles
 from monolith.table.disk.table_manifest import MANIFEST, Manifest, parse_manifest
 from monolith.table.disk.workers import ProgressCallback, Work, run_all
@@ -82,7 +83,11 @@ def save_tables(
             ]
             work = Work(sum(map(len, snapshots)), progress)
             stack.callback(work.close)
-            job = SaveJob(folder.create, runs, Throttle(rate, wait=work.wait), work, cuts)
+            throttle = Throttle(rate, wait=work.wait)
+            place = Place(folder, lambda name: name)
+            job = SaveJob(
+                folder.create, runs, throttle, work, cuts, place=place, num_threads=threads
+            )
             _save(folder, job, snapshots, threads)
     except OSError as error:
         if error.errno is None:

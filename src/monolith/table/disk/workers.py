@@ -66,6 +66,27 @@ class WriteControl:
                 self._changed.wait_for(
                     lambda: self._is_stopped or self._is_rate_lifted or is_over(), seconds
                 )
+        self._check()
+
+    def poll(self, seconds: float, is_over: Callable[[], bool], *, is_lifted: bool) -> bool:
+        """Wait at most `seconds`, until `is_over` or a change; return whether the limit is lifted.
+
+        Args:
+            seconds: longest wait.
+            is_over: function that ends the wait after `wake`.
+            is_lifted: result of the previous call.
+
+        Raises:
+            CancelledError: `stop` was called.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_stopped or self._is_rate_lifted != is_lifted or is_over(), seconds
+            )
+        self._check()
+        return self._is_rate_lifted
+
+    def _check(self) -> None:
         if self._is_stopped:
             raise CancelledError("[WriteControl] stopped: the save was abandoned")
 
@@ -130,8 +151,31 @@ class Work:
             CancelledError: `stop` was called, or the control was stopped.
         """
         self._control.wait(seconds, lambda: self._is_stopped)
+        self._check()
+
+    def poll(self, seconds: float, *, is_lifted: bool) -> bool:
+        """Wait at most `seconds` for a change; return whether the rate limit is lifted.
+
+        Args:
+            seconds: longest wait.
+            is_lifted: result of the previous call; another one ends the wait.
+
+        Raises:
+            CancelledError: `stop` was called, or the control was stopped.
+        """
+        is_lifted = self._control.poll(seconds, lambda: self._is_stopped, is_lifted=is_lifted)
+        self._check()
+        return is_lifted
+
+    def _check(self) -> None:
         if self._is_stopped:
             raise CancelledError("[run_all] stopped, because another task failed")
+
+    @property
+    def progress(self) -> Progress:
+        """Progress so far."""
+        with self._lock:
+            return Progress(self._num_rows, self._total_rows, self._num_bytes)
 
     def report(self, num_rows: int, num_bytes: int) -> None:
         """Add to the progress; raises CancelledError after `stop`."""

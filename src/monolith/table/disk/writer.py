@@ -19,6 +19,9 @@ class Throttle:
         clock: function that returns monotonic seconds.
         wait: function that waits for some seconds, possibly 0; may raise to end the writing.
 
+    Attributes:
+        rate: largest rate.
+
     Example:
         >>> waits = []
         >>> throttle = Throttle(100, clock=lambda: 0.0, wait=waits.append)
@@ -34,20 +37,20 @@ class Throttle:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._rate = max_bytes_per_second
+        self.rate = max_bytes_per_second
         self._clock, self._wait = clock, wait
         self._lock = threading.Lock()
         self._next = 0.0  # time at which the next bytes may be written
 
     def take(self, num_bytes: int) -> None:
         """Wait until these bytes may be written."""
-        if self._rate is None:
+        if self.rate is None:
             self._wait(0.0)
             return
         with self._lock:
             now = self._clock()
             start = max(self._next, now)
-            self._next = start + num_bytes / self._rate
+            self._next = start + num_bytes / self.rate
         self._wait(start - now)
 
 

@@ -1,0 +1,1 @@
+"""Files of tables that other processes write and read: those that hold the rows."""
