@@ -5,6 +5,8 @@ import torch
 
 from monolith.checkpoint import Contents, save
 from monolith.cluster import RemoteServers
+from monolith.cluster.call_host import Call
+from monolith.cluster.remote_servers import CLIENTS
 from monolith.cluster.servers_engine import servers_engine
 from monolith.errors import AbortedError, InvalidArgumentError, UnavailableError
 from monolith.features import BagFeature, PendingGradients
@@ -208,7 +210,9 @@ def test_an_unknown_transfer_is_refused():
 
 
 def saved(servers, folder, pending):
-    prefix = save(Contents(tables=list(tables_of(pending).values()), step=1), folder)
+    trainer = {CLIENTS: servers.clients_state()}
+    tables = list(tables_of(pending).values())
+    prefix = save(Contents(tables=tables, trainer=trainer, step=1), folder)
     servers.recovery = lambda: prefix
     return prefix
 
@@ -257,6 +261,23 @@ def test_a_push_whose_answer_was_lost_with_its_server_is_done_again(tmp_path):
     rows = tables_of(pending)["a"].lookup(torch.tensor(many)).flatten()
     assert torch.equal(rows, torch.full((60,), -2.0))
     assert (servers.lost_pushes, numbers_of(servers)) == (0, [[2, 0], [2, 0]])
+
+
+def test_a_server_that_comes_back_does_no_write_again_that_its_checkpoint_has(tmp_path):
+    servers, many = remote_servers(2), list(range(60))
+    pending = engine(servers)
+    push(pending, many)
+    saved(servers, tmp_path, pending)
+    connection, client = servers._connections[0], pending.engine._client
+    handle = servers._groups["a", "b"][0]
+    _, _, arguments = [call for call in connection.calls if call[:2] == (0, "push")][-1]
+    connection.restart()
+    before = rows_of(pending)
+    number = max(connection.host._hosts[handle.number]._clients[client._client].writes)
+    again = connection.send(handle, Call(client._client, number, 0, "push", arguments))
+    assert again.result()[1] > 0  # as many rows as were new the first time
+    for name, rows in rows_of(pending).items():
+        assert_equal_rows(rows, before[name])
 
 
 def test_two_servers_that_come_back_empty_are_both_restored(tmp_path):
