@@ -1,5 +1,8 @@
 """Tables on servers of other processes, here behind a connection without a wire."""
 
+import dataclasses
+import random
+
 import pytest
 import torch
 
@@ -12,13 +15,16 @@ from monolith.errors import AbortedError, InvalidArgumentError, UnavailableError
 from monolith.features import BagFeature, PendingGradients
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
-from monolith.table import Segment, TableConfig, Zeros
-from monolith.table.optimizers import SGD
+from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
+from monolith.table.optimizers import SGD, Adagrad
+from monolith.table.reference import ReferenceTable
+from monolith.table.replay import Record
 from monolith.table.routing import FloorModRouting, PartitionRouting
-from tests.cluster.direct_connection import connections, remote_servers
+from tests.cluster.direct_connection import DirectConnection, connections, remote_servers
 from tests.cluster.test_sharded_table import ShardedSuite
 from tests.suites.engine import EngineSuite, read
 from tests.suites.table_base import NOW, assert_equal_rows, exported, keys
+from tests.suites.table_concurrency import run_together
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
 
@@ -110,12 +116,45 @@ def test_the_numbers_of_pushes_follow_a_restore():
     assert numbers_of(servers) == [[1, 0], [1, 0]]
 
 
+def two_clients(num_servers, calls=None):
+    """Two clients of the same servers."""
+    ways = connections(num_servers, calls)
+    others = [DirectConnection(way.host, calls) for way in ways]
+    return [RemoteServers(each, worker=(i, 2)) for i, each in enumerate((ways, others))]
+
+
+@pytest.mark.thorough
+def test_pushes_of_two_clients_at_once_equal_the_replay_of_every_server(monkeypatch):
+    records = {}
+
+    def recorded(config, **options):
+        records.setdefault(config.name, []).append(Record())
+        return Table(config, record=records[config.name][-1], **options)
+
+    monkeypatch.setattr("monolith.table.Table", recorded)
+    segment = Segment(3, Adagrad(0.1), precision="bf16")  # rounds by the number of the update
+    configs = [TableConfig(name, segment, admission=MinCount(2)) for name in "ab"]
+    engines = [engine(servers, configs) for servers in two_clients(2)]
+
+    def work(pending, seed):
+        draw = random.Random(seed)
+        for _ in range(20):
+            push(pending, draw.choices(range(40), k=30), draw.choices(range(40), k=30))
+
+    run_together(*(lambda i=i: work(engines[i], i) for i in range(2)))
+    for config in configs:
+        table = tables_of(engines[0])[config.name]
+        reference = ReferenceTable(dataclasses.replace(config, admission=None))
+        for record in records[config.name]:
+            record.replay(reference)
+        assert_equal_rows(exported(table), exported(reference))
+        assert len(table) == 40
+
+
 def test_pushes_of_several_clients_have_numbers_of_their_own():
     calls = []
-    first, second = two_clients = [remote_servers(1, calls, worker=(i, 2)) for i in range(2)]
-    second._connections[0].host = first._connections[0].host
-    second._connections[0]._life = first._connections[0].host.life
-    both = [engine(servers) for servers in two_clients]
+    first, second = two_clients(1, calls)
+    both = [engine(servers) for servers in (first, second)]
     for i in (0, 1, 1, 0, 0):
         push(both[i], [7])
     sent = [arguments[-1].tolist()[0] for _, verb, arguments in calls if verb == "push"]
