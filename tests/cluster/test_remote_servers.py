@@ -1,22 +1,30 @@
 """Tables on servers of other processes, here behind a connection without a wire."""
 
+import dataclasses
+import random
+
 import pytest
 import torch
 
 from monolith.checkpoint import Contents, save
 from monolith.cluster import RemoteServers
+from monolith.cluster.call_host import Call
+from monolith.cluster.remote_servers import CLIENTS
 from monolith.cluster.servers_engine import servers_engine
 from monolith.errors import AbortedError, InvalidArgumentError, UnavailableError
 from monolith.features import BagFeature, PendingGradients
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
-from monolith.table import Segment, TableConfig, Zeros
-from monolith.table.optimizers import SGD
+from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
+from monolith.table.optimizers import SGD, Adagrad
+from monolith.table.reference import ReferenceTable
+from monolith.table.replay import Record
 from monolith.table.routing import FloorModRouting, PartitionRouting
-from tests.cluster.direct_connection import connections, remote_servers
+from tests.cluster.direct_connection import DirectConnection, connections, remote_servers
 from tests.cluster.test_sharded_table import ShardedSuite
 from tests.suites.engine import EngineSuite, read
 from tests.suites.table_base import NOW, assert_equal_rows, exported, keys
+from tests.suites.table_concurrency import run_together
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
 
@@ -108,12 +116,45 @@ def test_the_numbers_of_pushes_follow_a_restore():
     assert numbers_of(servers) == [[1, 0], [1, 0]]
 
 
+def two_clients(num_servers, calls=None):
+    """Two clients of the same servers."""
+    ways = connections(num_servers, calls)
+    others = [DirectConnection(way.host, calls) for way in ways]
+    return [RemoteServers(each, worker=(i, 2)) for i, each in enumerate((ways, others))]
+
+
+@pytest.mark.thorough
+def test_pushes_of_two_clients_at_once_equal_the_replay_of_every_server(monkeypatch):
+    records = {}
+
+    def recorded(config, **options):
+        records.setdefault(config.name, []).append(Record())
+        return Table(config, record=records[config.name][-1], **options)
+
+    monkeypatch.setattr("monolith.table.Table", recorded)
+    segment = Segment(3, Adagrad(0.1), precision="bf16")  # rounds by the number of the update
+    configs = [TableConfig(name, segment, admission=MinCount(2)) for name in "ab"]
+    engines = [engine(servers, configs) for servers in two_clients(2)]
+
+    def work(pending, seed):
+        draw = random.Random(seed)
+        for _ in range(20):
+            push(pending, draw.choices(range(40), k=30), draw.choices(range(40), k=30))
+
+    run_together(*(lambda i=i: work(engines[i], i) for i in range(2)))
+    for config in configs:
+        table = tables_of(engines[0])[config.name]
+        reference = ReferenceTable(dataclasses.replace(config, admission=None))
+        for record in records[config.name]:
+            record.replay(reference)
+        assert_equal_rows(exported(table), exported(reference))
+        assert len(table) == 40
+
+
 def test_pushes_of_several_clients_have_numbers_of_their_own():
     calls = []
-    first, second = two_clients = [remote_servers(1, calls, worker=(i, 2)) for i in range(2)]
-    second._connections[0].host = first._connections[0].host
-    second._connections[0]._life = first._connections[0].host.life
-    both = [engine(servers) for servers in two_clients]
+    first, second = two_clients(1, calls)
+    both = [engine(servers) for servers in (first, second)]
     for i in (0, 1, 1, 0, 0):
         push(both[i], [7])
     sent = [arguments[-1].tolist()[0] for _, verb, arguments in calls if verb == "push"]
@@ -208,7 +249,9 @@ def test_an_unknown_transfer_is_refused():
 
 
 def saved(servers, folder, pending):
-    prefix = save(Contents(tables=list(tables_of(pending).values()), step=1), folder)
+    trainer = {CLIENTS: servers.clients_state()}
+    tables = list(tables_of(pending).values())
+    prefix = save(Contents(tables=tables, trainer=trainer, step=1), folder)
     servers.recovery = lambda: prefix
     return prefix
 
@@ -257,6 +300,23 @@ def test_a_push_whose_answer_was_lost_with_its_server_is_done_again(tmp_path):
     rows = tables_of(pending)["a"].lookup(torch.tensor(many)).flatten()
     assert torch.equal(rows, torch.full((60,), -2.0))
     assert (servers.lost_pushes, numbers_of(servers)) == (0, [[2, 0], [2, 0]])
+
+
+def test_a_server_that_comes_back_does_no_write_again_that_its_checkpoint_has(tmp_path):
+    servers, many = remote_servers(2), list(range(60))
+    pending = engine(servers)
+    push(pending, many)
+    saved(servers, tmp_path, pending)
+    connection, client = servers._connections[0], pending.engine._client
+    handle = servers._groups["a", "b"][0]
+    _, _, arguments = [call for call in connection.calls if call[:2] == (0, "push")][-1]
+    connection.restart()
+    before = rows_of(pending)
+    number = max(connection.host._hosts[handle.number]._clients[client._client].writes)
+    again = connection.send(handle, Call(client._client, number, 0, "push", arguments))
+    assert again.result()[1] > 0  # as many rows as were new the first time
+    for name, rows in rows_of(pending).items():
+        assert_equal_rows(rows, before[name])
 
 
 def test_two_servers_that_come_back_empty_are_both_restored(tmp_path):

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from monolith.checkpoint import Checkpoint
+from monolith.cluster.remote_servers import CLIENTS
 from monolith.errors import AbortedError
 from monolith.observe import MemorySink
 from monolith.table import Table
@@ -108,7 +110,9 @@ def test_a_checkpoint_goes_from_servers_into_local_tables_and_back(tmp_path, goe
         batches = clicks(6)
         with Trainer(Clicks(batches), servers=places[0], clock=lambda: 100) as trainer:
             trainer.fit()
-            trainer.save(tmp_path)
+            checkpoint = Checkpoint(trainer.save(tmp_path))
+            clients = (checkpoint.read_trainer() or {}).get(CLIENTS)
+            assert clients is None if goes_remote else len(clients) == 3
             expected = state_of(trainer)
         with Trainer(Clicks(batches), servers=places[1], clock=lambda: 100) as trainer:
             trainer.restore(tmp_path)

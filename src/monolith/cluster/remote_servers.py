@@ -1,6 +1,7 @@
 """`RemoteServers`: parameter servers in other processes, as a client sees them."""
 
 import functools
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 LOST_PUSHES = "lost_pushes"
 """Counter of pushes that a server had done after the checkpoint from which it came back; tag ps."""
+
+CLIENTS = "clients"
+"""Name of `RemoteServers.clients_state` in the document of a checkpoint's trainer."""
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +146,13 @@ class RemoteServers(Servers):
             for connection, handle in zip(self._connections, handles, strict=True)
         ]
 
+    def clients_state(self) -> list[Any]:
+        """Return the last writes of each server's clients as JSON accepts them, for a checkpoint.
+
+        A server that comes back from the checkpoint does none of these writes again.
+        """
+        return [json.loads(state) for state in self._client.call("clients_state", [()] * len(self))]
+
     def close(self) -> None:
         """Close the connections; the servers keep the tables. Closing twice is fine."""
         self._client.close()
@@ -174,10 +185,14 @@ class RemoteServers(Servers):
         for names, handles in list(self._groups.items()):
             (handles[server].number,) = client.call("open_group", [(list(names),)])
         if prefix is not None:
-            self._restore(prefix, server, session, tables)
+            checkpoint = Checkpoint(prefix)
+            clients = (checkpoint.read_trainer() or {}).get(CLIENTS)
+            if clients is not None:
+                client.call("restore_clients", [(json.dumps(clients[server]),)])
+            self._restore(checkpoint, server, session, tables)
 
     def _restore(
-        self, prefix: str, server: int, session: Session, tables: "dict[str, _OpenTable]"
+        self, checkpoint: Checkpoint, server: int, session: Session, tables: "dict[str, _OpenTable]"
     ) -> None:
         """Restore the shards of one server, and count the pushes that it has lost."""
         shards = [
@@ -188,7 +203,7 @@ class RemoteServers(Servers):
             )
             for opened in tables.values()
         ]
-        Checkpoint(prefix).restore_tables(shards, shards=[server])
+        checkpoint.restore_tables(shards, shards=[server])
         gaps = [shard.catch_up(tables[shard.name].table.num_acknowledged) for shard in shards]
         lost = -(-max(gaps, default=0) // self.worker[1])
         self.lost_pushes += lost
@@ -197,7 +212,7 @@ class RemoteServers(Servers):
             "server %d (%s) came back empty; its shards are those of %s, and %d pushes are lost",
             server,
             session.label,
-            prefix,
+            checkpoint.prefix,
             lost,
         )
 

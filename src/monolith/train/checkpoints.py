@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.checkpoint import Checkpoint, Contents, WriteOptions, find, save
 from monolith.checkpoint.dense_tensors import describe, module_tensors
 from monolith.checkpoint.state_tree import Stateful
+from monolith.cluster.remote_servers import CLIENTS, RemoteServers
 from monolith.errors import NotFoundError
 from monolith.table.disk.workers import Progress
 from monolith.train.rates import rename_tables
@@ -125,11 +126,14 @@ def contents_of(trainer: "Trainer") -> Contents:
     """Collect the trainer anew for each save, because a model may have replaced its tensors."""
     dense, states = _model_tensors(trainer), _states(trainer)
     tensors = [(str(tensor.device), name, tensor) for name, tensor in dense.items()]
+    servers = trainer.servers
+    clients = servers.clients_state() if isinstance(servers, RemoteServers) else None
     return Contents(
         tables=list(trainer.features.tables.values()),
         dense=dense,
         states=states,
         meta=describe([*tensors, *(("cpu", name, state) for name, state in states.items())]),
+        trainer=None if clients is None else {CLIENTS: clients},
         step=trainer.state.step,
         with_expired=True,  # a step may update these rows before they are evicted
     )
