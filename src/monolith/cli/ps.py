@@ -95,7 +95,7 @@ def ps(
             "pid": os.getpid(),
             "metrics_port": None if process.metrics is None else process.metrics.port,
         }
-        _tell(as_json, {"event": "ready", **facts}, _words_of_start(facts, keys is not None))
+        _tell(as_json, {"event": "ready", **facts}, _words_of_start(facts, discovery, keys))
         process.run()
         is_drained = process.drain(drain_seconds)
         counts = dict(process.loop.counts)
@@ -105,14 +105,19 @@ def ps(
         _tell(as_json, {"event": "ended", "is_drained": is_drained, "messages": counts}, text)
 
 
-def _words_of_start(facts: dict[str, Any], has_keys: bool) -> str:
+def _words_of_start(facts: dict[str, Any], discovery: str | None, keys: str | None) -> str:
+    address, num_servers = facts["address"], facts["num_servers"]
     text = (
-        f"server {facts['index']} of {facts['num_servers']} listens at {facts['address']}"
-        f"{'' if has_keys else ', without keys'}"
+        f"server {facts['index']} of {num_servers} listens at {address}"
+        f"{', without keys' if keys is None else ''}"
     )
     if facts["metrics_port"] is not None:
         text += f"; health: http://127.0.0.1:{facts['metrics_port']}/health"
-    return f"{text}; next: monolith train TASK --servers {facts['address']}"
+    servers = address if num_servers == 1 else "all addresses with commas between them"
+    if discovery is not None:
+        servers = f"{discovery} --num-servers {num_servers}"
+    more = "" if keys is None else f" --keys {keys}"
+    return f"{text}; next: monolith train TASK --servers {servers}{more}"
 
 
 def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:
