@@ -10,7 +10,7 @@ import pytest
 
 from monolith.checkpoint import existing_checkpoints, load
 from monolith.checkpoint.run_lock import only_run
-from monolith.cli.resume_options import words_of_saves
+from monolith.cli.options.resume_options import words_of_saves
 from monolith.train.run_metrics import SaveCounts
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task

@@ -1,0 +1,1 @@
+"""Groups of options of `monolith train`."""
