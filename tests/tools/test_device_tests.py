@@ -114,11 +114,15 @@ def test_without_a_device_nothing_is_recorded(monkeypatch, capsys):
 
 @pytest.fixture
 def device(monkeypatch):
-    """Pretends that there is a device and that one test passed on it."""
-    outcomes = Outcomes({"tests/test_errors.py::test": "passed"}, {})
+    """Pretends that there is a device and that a test of each file passed on it."""
+
+    def run_tests(paths):
+        files = paths or ["tests/test_errors.py"]
+        return 0, Outcomes({f"{file}::test": "passed" for file in files}, {})
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "device")
-    monkeypatch.setattr(device_tests, "run_tests", lambda words: (0, outcomes))
+    monkeypatch.setattr(device_tests, "run_tests", run_tests)
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["device_tests.py", *map(str, words)])
@@ -139,6 +143,19 @@ def test_a_run_without_git_is_a_file_that_can_be_added(device, tmp_path, monkeyp
     assert device("--add", path) == 0
     assert runs == [json.loads(path.read_text())]
     assert runs[0]["commit"] == "abc"
+
+
+def test_a_run_of_some_paths_has_their_tests_only(device, tmp_path):
+    path = tmp_path / "run.json"
+    assert device("tests/test_utils.py", "--out", path, "--commit", "abc") == 0
+    assert json.loads(path.read_text())["tests"] == {"tests/test_utils.py::test": "passed"}
+
+
+def test_a_run_without_tests_is_not_recorded(device, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(device_tests, "run_tests", lambda paths: (2, Outcomes({}, {})))
+    assert device("--out", tmp_path / "run.json", "--commit", "abc") == 2
+    assert "expected tests that ran, got none (pytest: 2)" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize(
