@@ -96,6 +96,20 @@ def test_outcomes_and_ids_of_tests_are_collected(pytester):
     assert ["A", "B"] in outcomes.ids.values()
 
 
+def test_outcomes_of_folders_with_a_conftest_each_are_collected(pytester):
+    pytester.makeini("[pytest]\nmarkers = gpu: device")
+    for folder in ("a", "b"):
+        (pytester.path / folder).mkdir()
+        (pytester.path / folder / "conftest.py").write_text(
+            "def pytest_runtest_logreport(report): pass"
+        )
+        (pytester.path / folder / f"test_{folder}.py").write_text(
+            "import pytest\n@pytest.mark.gpu\ndef test(): pass\n"
+        )
+    status, outcomes = run_tests([str(pytester.path)])
+    assert (status, [*outcomes.tests.values()]) == (0, ["passed", "passed"])
+
+
 def test_a_run_says_where_and_when_it_was(project, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "device")
     node = "tests/test_a.py::test"
