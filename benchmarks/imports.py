@@ -25,7 +25,7 @@ from monolith.checkpoint.reference_dump import import_dumps, open_dumps
 from monolith.table import Table
 from monolith.util.tfrecord import tfrecord_frame
 
-_ROWS, _DIM = 5_000_000, 16
+_ROWS, _DIM = 1_000_000, 16
 _TIME = 1_700_000_000
 _BLOCK_BYTES = 262_144  # of Snappy, before compression
 _FOLDER = ROOT / "build" / "benchmarks" / "imports"
