@@ -5,8 +5,10 @@ A fork takes milliseconds, where an interpreter that imports torch takes seconds
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -28,8 +30,20 @@ def fork_for_lines(work):
 
 
 @contextlib.contextmanager
-def started(module, environment=None):
-    """A program that calls `fork_for_lines`, with pipes to it."""
+def limited(kill, seconds=300):
+    """Call `kill` if the block takes longer, so that no read of a pipe waits for ever."""
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def started(module, environment=None, seconds=900):
+    """A program that calls `fork_for_lines`, with pipes to it; it is killed after the seconds."""
     with subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
@@ -38,6 +52,8 @@ def started(module, environment=None):
         bufsize=1,
         cwd=ROOT,
         env=environment,
+        start_new_session=True,  # a group with its children
     ) as process:
-        yield process
+        with limited(lambda: os.killpg(process.pid, signal.SIGKILL), seconds):
+            yield process
         process.stdin.close()

@@ -1,6 +1,7 @@
 """Runs the tests marked gpu on a machine with a CUDA device, and keeps what came out.
 
 python tools/device_tests.py                          run, and add to benchmarks/results
+python tools/device_tests.py PATH...                  the same with the tests below these paths only
 python tools/device_tests.py --out FILE --commit SHA  run in a copy of the tree without git
 python tools/device_tests.py --add FILE               add such a file, on a clean tree of its commit
 
@@ -94,7 +95,7 @@ def add_run(run: Mapping[str, Any], root: Path = ROOT) -> None:
     path.write_text(json.dumps([*read_runs(root), run], indent=1) + "\n")
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps its plugins in sets
 class Outcomes:
     """A plugin of pytest that collects the outcome and the acceptance ids of every test."""
 
@@ -144,6 +145,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="run the tests below this path")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the run to this file")
     parser.add_argument("--commit", metavar="SHA", help="the commit, where there is no git")
     parser.add_argument("--add", type=Path, metavar="FILE", help="add a run that --out wrote")
@@ -152,13 +154,13 @@ def main() -> int:
         if options.add is not None:
             add_run(_read_run(options.add))
             return 0
-        return _run_and_record(options.out, options.commit)
+        return _run_and_record(options.paths, options.out, options.commit)
     except (RecordError, TreeError) as error:
         print(error, file=sys.stderr)
         return 2
 
 
-def _run_and_record(out: Path | None, commit: str | None) -> int:
+def _run_and_record(paths: list[str], out: Path | None, commit: str | None) -> int:
     import torch
 
     if not torch.cuda.is_available():
@@ -166,7 +168,9 @@ def _run_and_record(out: Path | None, commit: str | None) -> int:
     if (out is None) != (commit is None):
         raise RecordError("[device_tests] expected --out and --commit together, got one of them")
     commit = commit or clean_commit("device_tests", _ADVICE)
-    status, outcomes = run_tests([])
+    status, outcomes = run_tests(paths)
+    if not outcomes.tests:
+        raise RecordError(f"[device_tests] expected tests that ran, got none (pytest: {status})")
     run = describe_run(outcomes, commit)
     if out is None:
         add_run(run)

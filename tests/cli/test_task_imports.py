@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from monolith.cli.task_file import load_task_class
@@ -74,6 +76,14 @@ def test_files_of_a_package_count(tmp_path):
     (tmp_path / "pack" / "deep" / "first.py").write_text("from ..second import x\n")
     (tmp_path / "pack" / "second.py").write_text("x = 1\nimport idl\n")
     assert f"{tmp_path}/pack/second.py, line 2" in refusal(tmp_path, "from pack import deep")
+
+
+def test_a_relative_import_of_a_file_in_the_working_directory_is_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ported.py").write_text("from . import second\n")
+    Path("second.py").write_text("import monolith.base_model\nimport tensorflow as tf\n")
+    with pytest.raises(TaskImportError, match=r"second\.py, line 2; change it to 'import torch'"):
+        check_imports(Path("ported.py"))
 
 
 @pytest.fixture

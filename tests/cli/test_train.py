@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.run import run
+from tests.forker import limited
 
 TASK = """
 from dataclasses import dataclass
@@ -218,7 +219,8 @@ def test_a_reader_of_stdout_that_has_enough_ends_the_run_without_a_word(task):
     command += ["--set", "train.steps=2", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
         it.stdout.close()
-        err = it.stderr.read()
+        with limited(it.kill):
+            err = it.stderr.read()
     assert it.returncode == 1
     assert "Broken pipe" not in err
 
@@ -232,9 +234,10 @@ def test_ctrl_c_finishes_the_step(task):
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout.readline() == "in a step\n"
+        with limited(process.kill):
+            assert process.stdout.readline() == "in a step\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert re.search(r"interrupted after step \d+, which was finished", err)
     assert "Traceback" not in err

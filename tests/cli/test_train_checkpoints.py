@@ -14,6 +14,7 @@ from monolith.cli.options.resume_options import words_of_saves
 from monolith.train.run_metrics import SaveCounts
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task
+from tests.forker import limited
 
 pytestmark = pytest.mark.thorough
 
@@ -182,9 +183,10 @@ def interrupted(task, *flags, number=signal.SIGINT, status=130):
     with subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout.readline() == "in a step\n"
+        with limited(process.kill):
+            assert process.stdout.readline() == "in a step\n"
         process.send_signal(number)
-        _, err = process.communicate()
+        _, err = process.communicate(timeout=120)
     assert process.returncode == status
     return err
 

@@ -12,6 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.cli.run import run
 from tests.cli.test_train import TASK, task  # noqa: F401 -- a fixture
+from tests.forker import limited
 
 
 @pytest.fixture
@@ -156,9 +157,10 @@ def test_prometheus_reads_a_run(task):  # noqa: F811
     path.write_text(TASK.replace("logit = model", "print(flush=True)\n        logit = model"))
     command = [sys.executable, "-m", "monolith.cli.main", "train", path, "--data", data]
     command += ["--metrics-port", "0", "--set", "train.log_every=1"]  # the data has no end
-    with subprocess.Popen(
+    program = subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    )
+    with program as process, limited(process.kill):
         for line in process.stderr:
             if match := re.search(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", line):
                 break
@@ -167,6 +169,6 @@ def test_prometheus_reads_a_run(task):  # noqa: F811
         with urllib.request.urlopen(match[1]) as answer:
             text = answer.read().decode()
         process.terminate()
-        process.communicate()
+        process.communicate(timeout=120)
     assert "monolith_train_loss " in text
     assert process.returncode == 143

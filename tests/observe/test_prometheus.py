@@ -1,5 +1,6 @@
 import http.client
 import math
+import re
 import socket
 import struct
 import threading
@@ -169,9 +170,10 @@ def test_a_port_out_of_range_is_an_error():
         PrometheusSink(65536)
 
 
-def test_a_name_of_no_machine_is_an_error():
-    with pytest.raises(ValueError, match=r"got port 0 of no\.such\.invalid \(.+\); choose"):
-        PrometheusSink(0, "no.such.invalid")
+@pytest.mark.parametrize("host", ["no.such.invalid", "a" * 64])
+def test_a_name_of_no_machine_is_an_error(host):
+    with pytest.raises(ValueError, match=rf"got port 0 of {re.escape(host)} \(.+\); choose"):
+        PrometheusSink(0, host)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")

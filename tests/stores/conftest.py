@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.forker import ROOT
+from tests.forker import ROOT, limited
 
 
 @dataclass
@@ -50,7 +50,9 @@ def s3_port():
         cwd=ROOT,
     ) as process:
         try:
-            yield int(process.stdout.readline())
+            with limited(process.kill, 60):
+                port = int(process.stdout.readline())
+            yield port
         finally:
             os.kill(process.pid, signal.SIGKILL)
 
@@ -82,4 +84,7 @@ def killed_at_end(process):
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait(60)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

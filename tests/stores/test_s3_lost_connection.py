@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import torch
 from monolith.checkpoint import existing_checkpoints, load, open_checkpoint
 from monolith.errors import OpError
 from monolith.observe import TensorBoardSink, store_log
-from monolith.train import Hook, Trainer, TrainSettings, checkpoints
+from monolith.train import Hook, Trainer, TrainSettings
+from monolith.train.saves import checkpoint_hook
 from monolith.util import stores
 from tests.checkpoint.cases import ITEM, filled, make, saved
 from tests.stores.conftest import use_options
@@ -52,9 +54,17 @@ def lose(proxy):
 
 
 @pytest.fixture
+def settings(bucket):
+    """Options of a run into the bucket, which saves between two steps."""
+    return TrainSettings(
+        checkpoint_dir=f"{bucket.url}/run", save_every=2, background_saves=False, busy_save="wait"
+    )
+
+
+@pytest.fixture
 def first_failure(monkeypatch):
     """Return a function that sets what happens when the trainer tries a save again."""
-    warning, calls = checkpoints._log.warning, []
+    warning, calls = checkpoint_hook._log.warning, []
 
     def note(text, *arguments):
         warning(text, *arguments)
@@ -62,16 +72,15 @@ def first_failure(monkeypatch):
             for call in calls:
                 call()
 
-    monkeypatch.setattr(checkpoints._log, "warning", note)
+    monkeypatch.setattr(checkpoint_hook._log, "warning", note)
     return calls.append
 
 
 @pytest.mark.parametrize("mode", ["drop", "stall"])
 def test_a_save_whose_connection_was_lost_is_tried_again(
-    bucket, proxy, lose, first_failure, mode, caplog
+    bucket, proxy, settings, lose, first_failure, mode, caplog
 ):
     first_failure(lambda: proxy.set("pass"))
-    settings = TrainSettings(checkpoint_dir=f"{bucket.url}/run", save_every=2)
     with Trainer(Counting(6), settings) as trainer:
         assert trainer.fit(hooks=[lose(mode)]).num_steps == 6
     assert "saving step 4 failed, it is tried again: [" in caplog.text
@@ -82,11 +91,8 @@ def test_a_save_whose_connection_was_lost_is_tried_again(
 
 
 @pytest.mark.parametrize("mode", ["drop", "stall"])
-def test_a_save_that_fails_twice_leaves_the_older_checkpoints(bucket, proxy, lose, mode):
-    start, settings = (
-        time.monotonic(),
-        TrainSettings(checkpoint_dir=f"{bucket.url}/run", save_every=2),
-    )
+def test_a_save_that_fails_twice_leaves_the_older_checkpoints(bucket, proxy, settings, lose, mode):
+    start = time.monotonic()
     with Trainer(Counting(6), settings) as trainer:
         with pytest.raises(OpError, match=rf"{bucket.url}/run"):
             trainer.fit(hooks=[lose(mode)])
@@ -95,6 +101,17 @@ def test_a_save_that_fails_twice_leaves_the_older_checkpoints(bucket, proxy, los
     proxy.set("pass")
     (prefix,) = existing_checkpoints(f"{bucket.url}/run")
     assert load(f"{bucket.url}/run").step == open_checkpoint(prefix).step == 2
+
+
+def test_training_goes_on_while_the_store_is_lost(bucket, proxy, settings):
+    settings = replace(settings, background_saves=True)
+    hooks = [After(1, lambda: proxy.set("drop")), After(5, lambda: proxy.set("pass"))]
+    with Trainer(Counting(6), settings) as trainer:
+        result = trainer.fit(hooks=hooks)
+    assert result.num_steps == 6
+    assert result.saves.num_failed >= 1  # step 2; step 4 waits for the end of its tries
+    steps = [open_checkpoint(prefix).step for prefix in existing_checkpoints(f"{bucket.url}/run")]
+    assert set(steps) in ({6}, {4, 6})
 
 
 def test_what_a_failed_save_left_is_deleted_by_the_next_one(bucket, proxy):

@@ -117,7 +117,7 @@ class CutChanges(Followed):
             table.assign(keys(i + 1), column(1))
             assert table.changes("a").keys.tolist() == [i + 1]
 
-    def test_keys_are_read_each_once_in_order_of_their_hash(self):
+    def test_keys_of_a_cut_are_each_once_in_order_of_their_hash(self):
         table, numbers = self.followed(), random_keys(2000)
         for part in (numbers, numbers.flip(0), numbers[:500]):
             table.assign(part, torch.ones(len(part), 1))
@@ -139,7 +139,7 @@ class CutChanges(Followed):
             snapshots[i].close()
         assert touched(table) == ([], [])
 
-    def test_two_cursors_are_independent(self):
+    def test_cuts_of_two_cursors_are_independent(self):
         table = self.followed("a")
         table.assign(keys(1), column(3))
         assert is_full(table, "b")
@@ -282,14 +282,14 @@ class CursorsOfCuts(Followed):
 
 
 class CutEntries(TableCase):
-    def filled(self):
+    def with_old_rows(self):
         table = self.build(CONFIG)
         table.apply_gradients(OLD, VALUES, now=NOW - 5)
         return table
 
     @every_write
     def test_entries_of_a_cut_are_as_they_were(self, write):
-        table = self.filled()
+        table = self.with_old_rows()
         before = table.lookup_entry(ALL)
         with table.cut() as snapshot:
             write(table)
@@ -299,7 +299,7 @@ class CutEntries(TableCase):
 
     @every_write
     def test_entries_come_in_the_order_of_the_keys(self, write):
-        table, places = self.filled(), torch.randint(len(ALL), (2000,))
+        table, places = self.with_old_rows(), torch.randint(len(ALL), (2000,))
         with table.cut() as snapshot:
             write(table)
             in_order, entries = (snapshot.lookup_entry(k) for k in (ALL, ALL[places]))
@@ -307,7 +307,7 @@ class CutEntries(TableCase):
         assert_equal_rows(entries.rows, in_order.rows.take(places))
 
     def test_absent_entries_are_zeros(self):
-        table, absent = self.filled(), NEW[~torch.isin(NEW, OLD)]
+        table, absent = self.with_old_rows(), NEW[~torch.isin(NEW, OLD)]
         with table.cut() as snapshot:
             table.assign(NEW, VALUES)
             entries = snapshot.lookup_entry(absent)
@@ -315,11 +315,11 @@ class CutEntries(TableCase):
         assert all((c == 0).all() for c in (entries.rows.times, *entries.rows.columns.values()))
 
     def test_no_keys_have_no_entries(self):
-        with self.filled().cut() as snapshot:
+        with self.with_old_rows().cut() as snapshot:
             assert len(snapshot.lookup_entry(keys()).rows) == 0
 
     def test_entries_in_one_memory_are_those_in_their_own(self):
-        table, memory = self.filled(), RowMemory()
+        table, memory = self.with_old_rows(), RowMemory()
         with table.cut() as snapshot:
             table.assign(OLD[:150], -VALUES[:150])
             for part in (ALL, OLD[:7], NEW, ALL.flip(0)):

@@ -14,7 +14,7 @@ from tests.suites.table_base import (
     exported,
     random_keys,
 )
-from tests.suites.table_machine import PairMachine, batches, make_floats, seeds, threads
+from tests.suites.table_machine import POOL, PairMachine, batches, make_floats, seeds, threads
 
 CUT_CONFIGS = {
     "two-segments": TableConfig(
@@ -73,7 +73,7 @@ class CutMachine(PairMachine):
     @precondition(lambda self: self.cuts)
     @rule(place=places, batch=batches)
     def read_entries(self, place, batch):
-        numbers = torch.tensor(batch, dtype=torch.int64)
+        numbers = torch.tensor([*batch, *POOL], dtype=torch.int64)
         self.check_entries(*self.cuts[place % len(self.cuts)], numbers)
 
     @precondition(lambda self: self.cuts)
@@ -85,10 +85,13 @@ class CutMachine(PairMachine):
             assert_equal_rows(exported(first), exported(second))
 
     @precondition(lambda self: self.cuts)
-    @rule(place=places, is_read=st.booleans())
-    def close(self, place, is_read):
-        for snapshot in self.cuts.pop(place % len(self.cuts)):
+    @rule(place=places, is_read=st.booleans(), is_followed=st.booleans())
+    def close(self, place, is_read, is_followed):
+        first, second = self.cuts.pop(place % len(self.cuts))
+        for snapshot in (first, second):
             snapshot.close(is_read=is_read)
+        if is_followed and second.cursor is not None:
+            self.changes(second.cursor)
 
     @rule(cursor=cursors)
     def changes(self, cursor):
@@ -117,7 +120,7 @@ class CutMachine(PairMachine):
 
     def close_cuts(self):
         while self.cuts:
-            self.close(0, True)
+            self.close(0, True, False)
 
     def teardown(self):
         self.close_cuts()

@@ -96,6 +96,20 @@ def test_outcomes_and_ids_of_tests_are_collected(pytester):
     assert ["A", "B"] in outcomes.ids.values()
 
 
+def test_outcomes_of_folders_with_a_conftest_each_are_collected(pytester):
+    pytester.makeini("[pytest]\nmarkers = gpu: device")
+    for folder in ("a", "b"):
+        (pytester.path / folder).mkdir()
+        (pytester.path / folder / "conftest.py").write_text(
+            "def pytest_runtest_logreport(report): pass"
+        )
+        (pytester.path / folder / f"test_{folder}.py").write_text(
+            "import pytest\n@pytest.mark.gpu\ndef test(): pass\n"
+        )
+    status, outcomes = run_tests([str(pytester.path)])
+    assert (status, [*outcomes.tests.values()]) == (0, ["passed", "passed"])
+
+
 def test_a_run_says_where_and_when_it_was(project, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "device")
     node = "tests/test_a.py::test"
@@ -114,11 +128,15 @@ def test_without_a_device_nothing_is_recorded(monkeypatch, capsys):
 
 @pytest.fixture
 def device(monkeypatch):
-    """Pretends that there is a device and that one test passed on it."""
-    outcomes = Outcomes({"tests/test_errors.py::test": "passed"}, {})
+    """Pretends that there is a device and that a test of each file passed on it."""
+
+    def run_tests(paths):
+        files = paths or ["tests/test_errors.py"]
+        return 0, Outcomes({f"{file}::test": "passed" for file in files}, {})
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "device")
-    monkeypatch.setattr(device_tests, "run_tests", lambda words: (0, outcomes))
+    monkeypatch.setattr(device_tests, "run_tests", run_tests)
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["device_tests.py", *map(str, words)])
@@ -139,6 +157,19 @@ def test_a_run_without_git_is_a_file_that_can_be_added(device, tmp_path, monkeyp
     assert device("--add", path) == 0
     assert runs == [json.loads(path.read_text())]
     assert runs[0]["commit"] == "abc"
+
+
+def test_a_run_of_some_paths_has_their_tests_only(device, tmp_path):
+    path = tmp_path / "run.json"
+    assert device("tests/test_utils.py", "--out", path, "--commit", "abc") == 0
+    assert json.loads(path.read_text())["tests"] == {"tests/test_utils.py::test": "passed"}
+
+
+def test_a_run_without_tests_is_not_recorded(device, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(device_tests, "run_tests", lambda paths: (2, Outcomes({}, {})))
+    assert device("--out", tmp_path / "run.json", "--commit", "abc") == 2
+    assert "expected tests that ran, got none (pytest: 2)" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ class Writing(Hook):
 
     def before_run(self, ctx):
         if ctx.run.global_step == self._step:
+            limit = time.monotonic() + 60
             while not list(self._path.glob("*.tmp-*")):
+                assert time.monotonic() < limit, "no checkpoint is written"
                 time.sleep(0.001)
 
 
@@ -333,15 +335,16 @@ def test_a_second_ctrl_c_after_the_last_step_abandons_the_save(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_an_interrupt_between_cut_and_thread_leaves_nothing(tmp_path, monkeypatch):
-    def interrupted(thread, write, writing):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("can't start new thread")])
+def test_an_error_between_cut_and_thread_leaves_nothing(tmp_path, monkeypatch, error):
+    def fail(*arguments):
+        raise error
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)
     with Trainer(Counting(4), settings_of(tmp_path)) as trainer:
-        with pytest.raises(KeyboardInterrupt) as raised:
+        with pytest.raises(type(error)) as raised:
             trainer.fit()
-        assert raised.traceback
+        assert raised.value is error
         assert_nothing_left(trainer, tmp_path)
 
 

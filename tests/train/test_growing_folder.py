@@ -14,6 +14,7 @@ import pytest
 from monolith.checkpoint import load
 from monolith.cli.task_file import load_task_class
 from monolith.train import TaskSettings, Trainer, TrainSettings
+from tests.forker import limited
 from tests.train.tasks import StopAfter
 
 TASK = """
@@ -120,8 +121,9 @@ def test_a_killed_run_goes_on_with_old_and_new_files(tmp_path, num_steps):
     waits = ("--set", "train.background_saves=false")  # for each save, before the next step
     first = command(path, folder, run, "--save-every", 3, *waits)
     with subprocess.Popen(first, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        for _ in range(num_steps):
-            process.stdout.readline()
+        with limited(process.kill):
+            for _ in range(num_steps):
+                process.stdout.readline()
         process.send_signal(signal.SIGKILL)
     assert sum(times_trained(run).values()) <= 8 * num_steps
     add(folder, 3)

@@ -91,7 +91,9 @@ def _files_of(part: _Import, path: Path, root: Path) -> Iterator[Path]:
     modules = [part.module, *(f"{part.module}.{name}".strip(".") for name in part.names)]
     for module in modules:
         base = folder.joinpath(*module.split("."))
-        candidates = (base.with_name(f"{base.name}.py"), base / "__init__.py")
+        # `from . import x` has no module: only the folder's own __init__.py
+        file = [base.with_name(f"{base.name}.py")] if module else []
+        candidates = (*file, base / "__init__.py")
         yield from (candidate for candidate in candidates if candidate.is_file())
 
 

@@ -257,8 +257,9 @@ def _listen(host: str, port: int, text: Callable[[], str]) -> _Server:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return _Server(family, address, text)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+        why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
             f"[PrometheusSink] expected a free port of this machine, got port {port} of {host} "
-            f"({error.strerror}); choose another port, or 0 for one that the system chooses"
+            f"({why}); choose another port, or 0 for one that the system chooses"
         ) from error

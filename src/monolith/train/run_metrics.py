@@ -253,8 +253,8 @@ class SaveMetrics:
 
     def begin(self) -> None:
         """Write zeros, so that readers see the counters before the first of their saves."""
-        names = ("checkpoints", "checkpoints_skipped", "checkpoints_failed", "compactions")
-        for name in names:
+        checkpoints = ("checkpoints", "checkpoints_skipped", "checkpoints_failed")
+        for name in (*checkpoints, "compactions", "compactions_failed"):
             self._sink.count(f"run/{name}", 0, {})
 
     def saved(self, saved: Saved, *, step: int, seconds: float, pause_seconds: float) -> None:

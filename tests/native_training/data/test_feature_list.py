@@ -160,6 +160,17 @@ def test_a_path_that_is_missing_is_told(tmp_path):
         FeatureList.parse(tmp_path / "none.conf")
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "feature_list.conf"
+    path.write_bytes(b"f_user slot=1\n\xff")
+    with pytest.raises(
+        InvalidArgumentError, match=r"UTF-8 text, got .*feature_list\.conf: 'utf-8'"
+    ):
+        FeatureList.parse(path)
+    with pytest.raises(InvalidArgumentError, match="Is a directory"):
+        FeatureList.parse(tmp_path)
+
+
 def test_names_and_slots_come_from_the_list_first(features):
     assert get_feature_name_and_slot(1, features) == ("fc_user_id", 1)
     assert get_feature_name_and_slot("user_id", features) == ("user_id", 1)

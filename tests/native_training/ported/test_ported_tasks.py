@@ -8,6 +8,7 @@ import torch
 
 from monolith.cli.task_file import load_task_class
 from monolith.native_training.cpu_training import local_train
+from monolith.native_training.estimator import Estimator, RunConfig
 from monolith.train import Mode, Trainer, TrainSettings
 from tests.cli.run import run
 from tests.meta.tree import ROOT
@@ -86,6 +87,12 @@ def test_servers_train_it_too():
     with local_train(make("multi_head"), num_ps=2, steps=3) as trainer:
         assert set(trainer.features.tables) == {"f_user", "f_item"}
         assert trainer.run.global_step == 3
+
+
+def test_an_estimator_trains_and_evaluates_it(tmp_path):
+    estimator = Estimator(make("multi_head").p, RunConfig(is_local=True, model_dir=str(tmp_path)))
+    estimator.train(steps=2)
+    assert {"ctr_auc", "like_auc"} <= set(estimator.evaluate(steps=1))
 
 
 def test_predictions_are_written(tmp_path):

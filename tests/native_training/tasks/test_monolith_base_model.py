@@ -103,6 +103,12 @@ def test_the_batch_size_is_that_of_the_mode():
     assert task.batch_size == 4
 
 
+def test_an_evaluation_without_a_batch_size_has_that_of_the_training():
+    task = make()
+    task.p.train.per_replica_batch_size, task.p.mode = 8, "eval"
+    assert task.batch_size == 8
+
+
 def change_of_a_step(**params):
     """How far a step moves the dense model and the rows, each as one vector."""
     task = make(**params)

@@ -452,7 +452,7 @@ def test_evaluations_come_between_steps_if_the_parameters_say_so():
 def test_checkpoints_are_saved_at_the_pace_of_the_parameters(tmp_path, values, saved):
     task = with_params(**values)
     task.batches = [columns()] * 5
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), busy_save="wait")
+    settings = TrainSettings(checkpoint_dir=str(tmp_path))
     with Trainer(task, settings) as trainer:
         trainer.fit()
     assert steps_of(tmp_path) == saved
@@ -468,7 +468,7 @@ def test_checkpoints_of_dense_parameters_lie_apart_and_have_no_tables(tmp_path):
         Dense, train__save_checkpoints_steps=4, train__dense_only_save_checkpoints_steps=2
     )
     task.batches = [columns()] * 7
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), busy_save="wait")
+    settings = TrainSettings(checkpoint_dir=str(tmp_path))
     with Trainer(task, settings) as trainer:
         trainer.fit()
     assert steps_of(tmp_path) == ["4", "7"]
@@ -481,7 +481,7 @@ def test_checkpoints_of_dense_parameters_lie_apart_and_have_no_tables(tmp_path):
 def test_checkpoints_of_dense_parameters_have_a_pace_in_seconds(tmp_path):
     task = with_params(Dense, train__dense_only_save_checkpoints_secs=1e-9)
     task.batches = [columns()] * 3
-    settings = TrainSettings(checkpoint_dir=str(tmp_path), busy_save="wait")
+    settings = TrainSettings(checkpoint_dir=str(tmp_path))
     with Trainer(task, settings) as trainer:
         trainer.fit()
     assert steps_of(tmp_path / "dense_only")[:2] == ["1", "2"]

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.thorough
 PATH = "memory://reloaded"
 READS = ("contains", "export", "export_candidates", "len", "lookup", "lookup_entry")
 GAUGES = ("num_rows", "num_candidates")
-NUM_THREADS = threading.active_count()
 
 
 class ReloadedTable(Table):
@@ -28,6 +27,7 @@ class ReloadedTable(Table):
         super().__init__(config, **options)
         self.num_reloads = 0
         self._may_reload = not (config.budget or config.expiry or options.get("record"))
+        self._threads = set(threading.enumerate())  # of other tests, or of fsspec
         self._history = {}
 
     def _open(self, verb):
@@ -36,7 +36,7 @@ class ReloadedTable(Table):
         return super()._open(verb)
 
     def _reload(self, core):
-        is_used = core.num_cuts or core.cursors() or threading.active_count() > NUM_THREADS
+        is_used = core.num_cuts or core.cursors() or set(threading.enumerate()) - self._threads
         before = super()._stats()
         if is_used or not any(before[name] for name in GAUGES):
             return

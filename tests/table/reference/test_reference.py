@@ -51,7 +51,7 @@ def test_machine_finds_a_table_that_sums_from_zero():
 
     config = TableConfig("user", Segment(4, initializer=Constant(-0.0)))
     with pytest.raises(AssertionError, match="values differ"):
-        check_random_verbs(FromZero, config, max_examples=200, phases=[Phase.generate])
+        check_random_verbs(FromZero, config, max_examples=500, phases=[Phase.generate])
 
 
 def test_machine_finds_a_cut_that_reads_rows_of_now():
@@ -63,7 +63,7 @@ def test_machine_finds_a_cut_that_reads_rows_of_now():
 
     with pytest.raises(AssertionError):
         check_random_verbs(
-            Late, CUT_CONFIGS["two-segments"], phases=[Phase.generate], machine=CutMachine
+            Late, CUT_CONFIGS["two-segments"], 500, phases=[Phase.generate], machine=CutMachine
         )
 
 
@@ -76,7 +76,7 @@ def test_machine_finds_a_cut_that_does_not_leave_its_cursor_behind():
 
     with pytest.raises(AssertionError):
         check_random_verbs(
-            Forgiving, CUT_CONFIGS["two-segments"], phases=[Phase.generate], machine=CutMachine
+            Forgiving, CUT_CONFIGS["two-segments"], 500, phases=[Phase.generate], machine=CutMachine
         )
 
 

@@ -187,7 +187,7 @@ class FeatureList:
         Raises:
             ValueError: There is no path.
             NotFoundError: There is no such file.
-            InvalidArgumentError: A line cannot be read.
+            InvalidArgumentError: The file or a line cannot be read.
         """
         if fname is None:
             raise ValueError(
@@ -213,7 +213,13 @@ class FeatureList:
         feeds: dict[str, Feed] = {}
         caches: dict[str, Cache] = {}
         features: dict[str, Feature] = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (UnicodeDecodeError, OSError) as error:
+            raise InvalidArgumentError(
+                f"[FeatureList.parse] expected a file of UTF-8 text, got {path}: {error}"
+            ) from error
+        for number, line in enumerate(lines, 1):
             line = line.strip()
             where = f"({path}, line {number})"
             if not line or line.startswith("#"):

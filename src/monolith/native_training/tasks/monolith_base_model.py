@@ -143,9 +143,12 @@ class MonolithBaseModel(NativeTask):
 
     @property
     def batch_size(self) -> int | None:
-        """Return the number of samples of a batch, in evaluation if `mode` says so."""
-        group = self.p.eval if self.p.mode == Mode.EVAL else self.p.train
-        size: int | None = group.per_replica_batch_size
+        """Return the number of samples of a batch, that of evaluation if `mode` says so.
+
+        An evaluation without a number of its own has that of the training.
+        """
+        sizes = self.p.eval.per_replica_batch_size, self.p.train.per_replica_batch_size
+        size: int | None = sizes[0] if self.p.mode == Mode.EVAL and sizes[0] else sizes[1]
         return size
 
     @batch_size.setter

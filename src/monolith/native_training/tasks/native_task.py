@@ -51,7 +51,7 @@ from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
 from monolith.train.profiling import ProfilerHook
 from monolith.train.saves.checkpoint_hook import CheckpointHook
-from monolith.train.settings import TrainSettings
+from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Mode, Task
 
 _PROFILE_STEPS = 5000  # between the beginnings of two traces
@@ -378,6 +378,7 @@ class NativeTask(Task):
                     f"{asked[0]}={train[asked[0]]}, got none (task {self.name!r}); set "
                     "TrainSettings.checkpoint_dir, --checkpoints or model_dir"
                 )
+            changes["busy_save"] = WAIT  # as the reference's saver hooks, which leave no save out
             if train.save_checkpoints_steps is not None:
                 changes.update(save_every=train.save_checkpoints_steps, save_seconds=None)
             if train.save_checkpoints_secs is not None:

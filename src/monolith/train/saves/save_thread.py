@@ -101,7 +101,12 @@ class SaveThread:
         writing = Writing(name)
         # First into the list, so that a save can be abandoned after an interrupt between the lines.
         self._writings = [*self.running(), writing]
-        return PendingSave(writing, self._thread.submit(_run, write, writing))
+        try:
+            return PendingSave(writing, self._thread.submit(_run, write, writing))
+        except BaseException:
+            writing.control.stop()
+            writing.is_over.set()  # or `finish` waits for a save that no thread has
+            raise
 
     def running(self) -> list[Writing]:
         """Return the saves that have not ended."""
