@@ -10,9 +10,9 @@ from rich.console import Console
 
 from monolith.cli.console import emit_json, fail, say
 from monolith.cli.options.observe_options import ObserveOptions
-from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
+from monolith.cli.progress import TrainProgress, words_of
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.data import Pipeline
 from monolith.errors import DataLossError
