@@ -1,10 +1,11 @@
-"""Forks a `monolith ps` for each line of arguments, and says what it said when it was ready.
+"""Forks a `monolith ps` for each line, and says what the command said when it was ready.
 
-A fork takes milliseconds, where an interpreter that imports torch takes seconds. The children are
-killed when stdin ends.
+A line is the options of `Nursery.start` as JSON. A fork takes milliseconds, where an interpreter
+that imports torch takes seconds. The children are killed when stdin ends.
 """
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -14,18 +15,25 @@ import torch
 
 import monolith.cli.ps
 import monolith.cluster.zmq.server_process
-import monolith.table  # noqa: F401
+import monolith.table
 from monolith.cli.main import main
 from monolith.cluster.zmq.extra import load_zmq
+from monolith.cluster.zmq.sessions import Limits
+from tests.cluster.server_records import record_tables
 
 
-def serve(arguments, out):
+def serve(arguments, out, records=None, limits=None):
     """Run the command in this child."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()  # Ctrl-C of a terminal is for the tests
     os.dup2(out, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv = ["monolith", "ps", "--json", *arguments]
+    if records is not None:
+        record_tables(records)
+    if limits is not None:
+        process = monolith.cluster.zmq.server_process
+        process.ServerLoop = functools.partial(process.ServerLoop, limits=Limits(**limits))
     try:
         main()
     except SystemExit as end:
@@ -44,7 +52,7 @@ def run():
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            serve(json.loads(line), write)
+            serve(**json.loads(line), out=write)
         os.close(write)
         children.append(child)
         pipes.append(stream := os.fdopen(read))

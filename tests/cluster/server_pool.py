@@ -8,10 +8,11 @@ class ServerPool:
 
     Args:
         num_servers: of a set.
+        nursery: starts the servers; None makes one, which ends with the pool.
     """
 
-    def __init__(self, num_servers=3):
-        self._num_servers, self._nursery = num_servers, None
+    def __init__(self, num_servers=3, nursery=None):
+        self._num_servers, self._nursery, self._is_guest = num_servers, nursery, nursery is not None
         self._sets = []
 
     def connect(self, **options):
@@ -31,7 +32,7 @@ class ServerPool:
 
     def close(self):
         self.give_back()
-        if self._nursery is not None:
+        if self._nursery is not None and not self._is_guest:
             self._nursery.close()
             self._nursery = None
         self._sets = []

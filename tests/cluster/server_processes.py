@@ -73,11 +73,21 @@ class Nursery:
         self._num_paths += 1
         return f"ipc://{self._folder}/{self._num_paths}"
 
-    def start(self, index=0, num_servers=1, *, bind="127.0.0.1:0", options=()):
-        """Start a server, and wait until it is ready."""
+    def start(self, index=0, num_servers=1, *, bind="127.0.0.1:0", options=(), **more):
+        """Start a server, and wait until it is ready.
+
+        Args:
+            index: number of the server.
+            num_servers: number of servers of the job.
+            bind: where it listens.
+            options: further options of the command.
+            more: `records` is a folder for what SIGTERM leaves of the server's tables, as
+                `server_records.py` reads them; `limits` has fields of `Limits`.
+        """
         arguments = ["--index", str(index), "--num-servers", str(num_servers), "--bind", bind]
         with self._lock:
-            self._process.stdin.write(json.dumps([*arguments, *map(str, options)]) + "\n")
+            line = {"arguments": [*arguments, *map(str, options)], **more}
+            self._process.stdin.write(json.dumps(line) + "\n")
             answer = json.loads(self._process.stdout.readline())
         assert answer["said"] is not None, f"server {index} did not start"
         return ServerCommand(answer["pid"], answer["said"])

@@ -11,11 +11,16 @@ from monolith.cluster import RemoteServers
 from monolith.cluster.call_host import Call
 from monolith.cluster.remote_servers import CLIENTS
 from monolith.cluster.servers_engine import servers_engine
-from monolith.errors import AbortedError, InvalidArgumentError, UnavailableError
+from monolith.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
 from monolith.features import BagFeature, PendingGradients
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
-from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
+from monolith.table import Expiry, MinCount, Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD, Adagrad
 from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
@@ -188,6 +193,41 @@ def test_closed_servers_answer_no_more():
         table = servers.table(CONFIG, PartitionRouting(1))
     with pytest.raises(UnavailableError, match=r"got none since .*closed"):
         len(table)
+
+
+def swept(every_seconds=2):
+    """(servers, their table, clock) of a table whose rows live for a day, swept at intervals."""
+    clock, servers = [9 * 86_400], remote_servers(2)
+    table = servers.table(
+        dataclasses.replace(CONFIG, expiry=Expiry(1)), PartitionRouting(2), lambda: clock[0]
+    )
+    table.assign(keys(1, 2, 3), torch.ones(3, 1), now=clock[0] - 86_400 * 2)
+    table.assign(keys(4), torch.ones(1, 1))
+    servers.sweep("user", every_seconds, lambda: clock[0])
+    return servers, table, clock
+
+
+def test_a_client_sweeps_expired_rows_on_all_servers():
+    servers, table, clock = swept()
+    clock[0] += 2
+    assert servers._sweeps["user"].check() == 3
+    assert exported(table).keys.tolist() == [4]
+
+
+def test_a_later_sweep_takes_the_place_and_ends_with_the_connection():
+    servers, _, _ = swept()
+    first = servers._sweeps["user"]
+    servers.sweep("user", 5)
+    second = servers._sweeps["user"]
+    assert (first.is_running, second.is_running) == (False, True)
+    servers.close()
+    assert not second.is_running
+
+
+def test_only_tables_that_were_made_are_swept():
+    text = r"\[RemoteServers.sweep\] expected a table that was made here, got 'user'"
+    with pytest.raises(NotFoundError, match=text):
+        remote_servers(1).sweep("user", 5)
 
 
 # Transfers of 16 bits

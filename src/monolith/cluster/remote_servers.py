@@ -13,12 +13,13 @@ from monolith.cluster.server_host import config_text
 from monolith.cluster.servers import Servers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.transport import ShardClient, Transport
-from monolith.errors import AbortedError, InvalidArgumentError
+from monolith.errors import AbortedError, InvalidArgumentError, NotFoundError
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.table.arguments import WAIT_SECONDS, check_wait
 from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, check_options, wall_clock
 from monolith.table.config import TableConfig
 from monolith.table.routing import Routing
+from monolith.table.sweep import TableSweep
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,6 +83,7 @@ class RemoteServers(Servers):
         self._timeout_seconds = check_wait("RemoteServers", timeout_seconds, "")
         self._tables: dict[str, _OpenTable] = {}
         self._groups: dict[tuple[str, ...], list[HostHandle]] = {}
+        self._sweeps: dict[str, TableSweep] = {}
         self._client = self._client_of(self._connections)
         self._check_order(self._client.call("describe", [()] * len(self)))
         for number, connection in enumerate(self._connections):
@@ -133,6 +135,24 @@ class RemoteServers(Servers):
         self._tables[config.name] = opened
         return table
 
+    def sweep(self, name: str, every_seconds: float, clock: Clock = wall_clock) -> None:
+        """Evict expired rows of a table on all servers at intervals, until the connection ends.
+
+        A thread of this client asks the servers; an earlier sweep of the table is replaced.
+
+        Args:
+            name: Name of a table that was made through this object.
+            every_seconds: Seconds of the clock between two sweeps.
+            clock: Clock that gives seconds.
+        """
+        if name not in self._tables:
+            raise NotFoundError(
+                f"[RemoteServers.sweep] expected a table that was made here, got {name!r}"
+            )
+        if (sweep := self._sweeps.pop(name, None)) is not None:
+            sweep.close()
+        self._sweeps[name] = TableSweep(self._tables[name].table, every_seconds, clock)
+
     def connect(self, names: Sequence[str]) -> list[Transport]:
         """Return the way to a host on each server, of its shards of some tables."""
         handles = self._groups.get(tuple(names)) or [HostHandle() for _ in self._connections]
@@ -155,6 +175,8 @@ class RemoteServers(Servers):
 
     def close(self) -> None:
         """Close the connections; the servers keep the tables. Closing twice is fine."""
+        for sweep in self._sweeps.values():
+            sweep.close()
         self._client.close()
         for connection in self._connections:
             connection.close()

@@ -288,6 +288,16 @@ class Servers(ABC):
         """
 
     @abstractmethod
+    def sweep(self, name: str, every_seconds: float, clock: Clock = wall_clock) -> None:
+        """Evict expired rows of a table on each server at intervals.
+
+        Args:
+            name: Name of a table that was made.
+            every_seconds: Seconds of the clock between two sweeps.
+            clock: Clock that gives seconds.
+        """
+
+    @abstractmethod
     def connect(self, names: Sequence[str]) -> list[Transport]:
         """Return the way to a host on each server, of its shards of some tables."""
 

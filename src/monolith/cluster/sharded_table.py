@@ -14,7 +14,9 @@ from monolith.cluster.hosts import ShardHost, plain_rows
 from monolith.cluster.key_folds import key_folds
 from monolith.cluster.shard_split import Split, by_hash, is_finite
 from monolith.cluster.sharded_reads import ShardedReads
+from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
+from monolith.observe.metrics import MetricsSink
 from monolith.table.arguments import WAIT_SECONDS
 from monolith.table.bags import BagGradients, Bags, BagVerbs, GradientSum, PooledRows
 from monolith.table.base import BaseTable
@@ -283,6 +285,15 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         self._gate = Gate("ShardedTable", self.name, timeout_seconds)
         self._next_call: int | None = None  # number of the next push; None asks the shards
         self.num_acknowledged = 0
+
+    def measure_lookups(self, sink: MetricsSink | None, model_name: str = "") -> None:
+        """Write the time of each shard's part of a lookup to a sink, as `timed_transport.py` says.
+
+        Args:
+            sink: takes the times from now on; None measures nothing.
+            model_name: a tag of the times.
+        """
+        self._client.transports = timed(self._client.transports, sink, model_name)
 
     @classmethod
     def local(

@@ -15,6 +15,7 @@ from monolith.ops import Ragged
 from monolith.table import Segment, TableConfig, Zeros
 from monolith.table.optimizers import SGD, PolynomialDecay
 from monolith.table.routing import FloorModRouting
+from tests.native_training.tables.kinds import on_every_kind
 from tests.suites.table_base import NOW, column, floats, keys
 
 pytestmark = pytest.mark.thorough
@@ -28,18 +29,16 @@ def config_of(name, dim=1, rate=1.0, **options):
 
 
 @pytest.fixture
-def make():
-    """(number of servers, configs or dims by slot) -> table; the servers are closed at the end."""
-    made = []
+def make(servers_of):
+    """(number of servers, configs or dims by slot) -> table."""
 
     def make(num_ps, given, **options):
-        made.append(LocalServers(num_ps))
         configs = {n: config_of(n, c) if isinstance(c, int) else c for n, c in given.items()}
-        return DistributedMultiTypeHashTable(configs, made[-1], clock=lambda: NOW, **options)
+        return DistributedMultiTypeHashTable(
+            configs, servers_of(num_ps), clock=lambda: NOW, **options
+        )
 
-    yield make
-    for servers in made:
-        servers.close()
+    return make
 
 
 def num_python_calls(call):
@@ -77,6 +76,7 @@ def test_slots_that_are_not_asked_for_cost_no_python(make, is_raw, num_ps):
 
 
 @pytest.mark.req("NT-DPS-T4")
+@on_every_kind
 @both_paths
 def test_only_slots_that_are_asked_for_are_returned(make, is_raw):
     table = make(2, {"a": 1, "b": 2}, is_raw=is_raw)
@@ -84,6 +84,7 @@ def test_only_slots_that_are_asked_for_are_returned(make, is_raw):
     assert table.lookup({}) == {}
 
 
+@on_every_kind
 @both_paths
 def test_equal_ids_of_two_slots_are_two_rows(make, is_raw):
     table = make(2, {"a": 1, "b": 1}, is_raw=is_raw)
@@ -93,6 +94,7 @@ def test_equal_ids_of_two_slots_are_two_rows(make, is_raw):
     assert rows["b"].tolist() == [[2]]
 
 
+@on_every_kind
 @both_paths
 @every_count
 def test_gradients_of_equal_ids_make_one_step(make, num_ps, is_raw):
@@ -147,6 +149,7 @@ def test_tables_outlive_the_object():
 
 
 @pytest.mark.req("NT-DPS-T5")
+@on_every_kind
 def test_reinitialize_gives_the_status_server_by_server(make):
     table = make(2, {"slot0": 1, "slot2": 2})
     table.assign({"slot2": (keys(2, 3), floats([4, 4], [8, 8]))})
@@ -156,6 +159,7 @@ def test_reinitialize_gives_the_status_server_by_server(make):
 
 
 @pytest.mark.req("NT-DPS-T5")
+@on_every_kind
 @pytest.mark.parametrize("options", [{"is_raw": False}, {"transfer_float16": True}])
 def test_without_the_raw_path_there_is_no_raw_call(make, options):
     table = make(2, {"a": 1}, **options)
@@ -165,6 +169,7 @@ def test_without_the_raw_path_there_is_no_raw_call(make, options):
         table.raw_lookup(Ragged.from_lists([[1]]))
 
 
+@on_every_kind
 def test_multi_table_vector_17_of_the_reference_system(make):
     table = make(1, {"slot0": 1, "not_used": 2, "slot1": 2, "slot2": 2})
     table.assign_add(
@@ -185,26 +190,26 @@ class TestFloat16:
     VALUE = 1 / 3
 
     @pytest.mark.req("NT-DPS-T6")
-    def test_rows_are_rounded_on_their_way_and_not_in_the_table(self):
-        with LocalServers(2) as servers:
-            configs = {"a": config_of("a")}
-            half = DistributedMultiTypeHashTable(configs, servers, transfer_float16=True)
-            half.assign({"a": (keys(5), column(self.VALUE))})
-            full = DistributedMultiTypeHashTable(configs, servers)
-            assert torch.equal(full.lookup({"a": keys(5)})["a"], column(self.VALUE))
-            found = half.lookup({"a": keys(5)})["a"]
-            assert found.dtype == torch.float32
-            assert torch.equal(found, column(self.VALUE).half().float())
+    @on_every_kind
+    def test_rows_are_rounded_on_their_way_and_not_in_the_table(self, servers_of):
+        servers, configs = servers_of(2), {"a": config_of("a")}
+        half = DistributedMultiTypeHashTable(configs, servers, transfer_float16=True)
+        half.assign({"a": (keys(5), column(self.VALUE))})
+        full = DistributedMultiTypeHashTable(configs, servers)
+        assert torch.equal(full.lookup({"a": keys(5)})["a"], column(self.VALUE))
+        found = half.lookup({"a": keys(5)})["a"]
+        assert found.dtype == torch.float32
+        assert torch.equal(found, column(self.VALUE).half().float())
 
     @pytest.mark.req("NT-DPS-T6")
-    def test_gradients_are_rounded_on_their_way_and_summed_as_float32(self):
-        with LocalServers(2) as servers:
-            configs = {"a": config_of("a")}
-            half = DistributedMultiTypeHashTable(configs, servers, transfer_float16=True)
-            half.apply_gradients({"a": (keys(5, 5), column(self.VALUE, self.VALUE))})
-            full = DistributedMultiTypeHashTable(configs, servers)
-            expected = -2 * column(self.VALUE).half().float()
-            assert torch.equal(full.lookup({"a": keys(5)})["a"], expected)
+    @on_every_kind
+    def test_gradients_are_rounded_on_their_way_and_summed_as_float32(self, servers_of):
+        servers, configs = servers_of(2), {"a": config_of("a")}
+        half = DistributedMultiTypeHashTable(configs, servers, transfer_float16=True)
+        half.apply_gradients({"a": (keys(5, 5), column(self.VALUE, self.VALUE))})
+        full = DistributedMultiTypeHashTable(configs, servers)
+        expected = -2 * column(self.VALUE).half().float()
+        assert torch.equal(full.lookup({"a": keys(5)})["a"], expected)
 
     def test_what_float16_cannot_hold_is_refused(self, make):
         table = make(2, {"a": 1, "b": 1}, transfer_float16=True)

@@ -12,6 +12,7 @@ from monolith.observe.metrics import MemorySink
 from monolith.table import Segment, Table, TableConfig, Uniform, Zeros
 from monolith.table.optimizers import SGD
 from monolith.table.routing import FloorModRouting
+from tests.native_training.tables.kinds import on_every_kind
 from tests.suites.table_base import NOW, assert_same_rows, column, floats, keys, random_floats
 
 every_count = pytest.mark.parametrize("num_ps", [1, 2, 3, 7])
@@ -22,20 +23,15 @@ def config_of(dim=1, rate=1.0, initializer=None):
 
 
 @pytest.fixture
-def make():
-    """(number of servers, config) -> table; the servers are closed at the end."""
-    made = []
-
-    def make(num_ps, config):
-        made.append(LocalServers(num_ps))
-        return DistributedHashTable(config, made[-1], clock=lambda: NOW)
-
-    yield make
-    for servers in made:
-        servers.close()
+def make(servers_of):
+    """(number of servers, config) -> table."""
+    return lambda num_ps, config: DistributedHashTable(
+        config, servers_of(num_ps), clock=lambda: NOW
+    )
 
 
 @pytest.mark.req("NT-DPS-T1")
+@on_every_kind
 @every_count
 def test_rows_come_back_in_the_order_of_the_ids(make, num_ps):
     table = make(num_ps, config_of(2))
@@ -45,6 +41,7 @@ def test_rows_come_back_in_the_order_of_the_ids(make, num_ps):
 
 
 @pytest.mark.req("NT-DPS-T2")
+@on_every_kind
 @every_count
 def test_gradients_of_equal_ids_make_one_step(make, num_ps):
     table = make(num_ps, config_of())
@@ -55,6 +52,7 @@ def test_gradients_of_equal_ids_make_one_step(make, num_ps):
 
 
 @pytest.mark.req("NT-DPS-T3")
+@on_every_kind
 @every_count
 def test_assign_and_assign_add_equal_one_table(make, num_ps):
     config = config_of(3, initializer=Uniform(-1, 1))

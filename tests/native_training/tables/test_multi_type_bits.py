@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from monolith.cluster import LocalServers
 from monolith.native_training.tables import DistributedMultiTypeHashTable
 from monolith.table import Probabilistic, Segment, Table, TableConfig, Uniform
 from monolith.table.optimizers import SGD, Adagrad
+from tests.native_training.tables.kinds import on_every_kind
 from tests.suites.table_base import NOW, random_floats
 
 pytestmark = pytest.mark.thorough
@@ -15,9 +15,8 @@ both_paths = pytest.mark.parametrize("is_raw", [True, False])
 
 
 @pytest.fixture(params=[1, 2, 3, 7])
-def servers(request):
-    with LocalServers(request.param) as servers:
-        yield servers
+def servers(request, servers_of):
+    return servers_of(request.param)
 
 
 def on_servers(configs, servers, is_raw):
@@ -71,6 +70,7 @@ def one_by_one(configs):
 
 
 @pytest.mark.req("NT-DPS-T4", "NT-DPS-T12")
+@on_every_kind
 @both_paths
 def test_rows_are_those_of_single_tables_bit_for_bit(servers, is_raw):
     expected = exercise(one_by_one(mixed()))
@@ -80,6 +80,7 @@ def test_rows_are_those_of_single_tables_bit_for_bit(servers, is_raw):
 
 
 @pytest.mark.req("NT-DPS-T12")
+@on_every_kind
 @both_paths
 def test_random_numbers_do_not_depend_on_the_number_of_servers(servers, is_raw):
     configs = {

@@ -12,11 +12,13 @@ from monolith.native_training.slots.combiners import ReduceSum
 from monolith.native_training.tables import PartitionedHashTable
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.feature_plan import FeatureSpec
+from monolith.native_training.tables.table_merge import get_sub_table_name
 from monolith.observe.metrics import MemorySink
 from monolith.ops import Ragged
 from monolith.table.optimizers import PolynomialDecay
 from monolith.train import Hook, Run
 from monolith.train.driver import drive
+from tests.native_training.tables.kinds import on_every_kind
 from tests.native_training.tables.partitioned_oracle import (
     ASK,
     BATCH,
@@ -37,16 +39,16 @@ generate = PartitionedHashTable.gen_feature_configs
 
 
 @pytest.fixture
-def make():
-    """(number of servers, features, outputs) -> table; what it is in is closed at the end."""
+def make(servers_of):
+    """(number of servers, features, outputs) -> table; closed at the end."""
     made = []
 
     def make(num_ps=2, features=FEATURES, outputs=OUTPUTS, sink=None, **options):
         params = generate(num_ps, features, outputs, **options)
         context = ParserContext(sharding_sparse_fids_op_params=params)
-        servers = LocalServers(num_ps) if num_ps else None
+        servers = servers_of(num_ps) if num_ps else None
         table = PartitionedHashTable(context, servers, clock=lambda: NOW, sink=sink, model_name="m")
-        made.extend(filter(None, [table, servers]))
+        made.append(table)
         return table
 
     yield make
@@ -70,6 +72,7 @@ def train(table, bundle, outputs, weight=0.5, **options):
 
 
 @pytest.mark.req("NT-DPS-T8")
+@on_every_kind
 @pytest.mark.parametrize("is_native", [True, False])
 @every_count
 def test_outputs_and_updates_equal_a_dense_model(make, num_ps, is_native):
@@ -89,6 +92,7 @@ def test_outputs_and_updates_equal_a_dense_model(make, num_ps, is_native):
 
 
 @pytest.mark.req("NT-DPS-T12")
+@on_every_kind
 def test_outputs_have_the_same_bits_on_every_number_of_shards(make):
     found = []
     for num_ps in (0, 1, 2, 3, 7):
@@ -102,6 +106,7 @@ def test_outputs_have_the_same_bits_on_every_number_of_shards(make):
 
 
 @pytest.mark.req("NT-DPS-T8")
+@on_every_kind
 def test_plain_ids_of_two_features_with_equal_configs_keep_their_rows(make):
     table = make(2, TWINS, TWIN_OUTPUT)
     table.assign({"fc_slot_1": (keys(7), column(1)), "fc_slot_2": (keys(7), column(2))})
@@ -109,9 +114,11 @@ def test_plain_ids_of_two_features_with_equal_configs_keep_their_rows(make):
     assert table.lookup(batch)["out"].tolist() == [[1, 2]]
 
 
+@pytest.mark.req("NT-DPS-T7")
+@on_every_kind
 def test_features_share_a_table_where_ids_carry_their_slot(make):
     table = make(2, TWINS, TWIN_OUTPUT, ids_carry_slot=True)
-    assert len(table.feature_configs.table_names) == 1
+    assert list(table.tables) == [get_sub_table_name(list(TWINS))[1]]
     ids = {name: (slot << 48) | 7 for slot, name in enumerate(TWINS, 1)}
     batch = {name: Ragged.from_lists([[i]]) for name, i in ids.items()}
     bundle = {}
@@ -264,6 +271,7 @@ class TestUpdates:
         assert table.lookup(TWIN_READ)["out"].tolist() == [[-1, -20]]
 
     @pytest.mark.req("NT-DPS-T6")
+    @on_every_kind
     def test_float16_rounds_what_travels(self, make):
         table, bundle = make(2, TWINS, TWIN_OUTPUT, transfer_float16=True), {}
         assert not table.params.use_native_multi_hash_table

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from monolith.cluster.servers import LocalServers, current_servers
+from monolith.cluster.servers import Servers, current_servers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.native_training.ops.split import split_by_indices
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
@@ -46,6 +46,7 @@ class DistributedMultiTypeHashTable:
         >>> from monolith.table.optimizers import SGD
         >>> from monolith.table import Segment, Zeros
         >>> configs = {name: TableConfig(name, Segment(1, SGD(1.0), Zeros())) for name in "ab"}
+        >>> from monolith.cluster import LocalServers
         >>> with LocalServers(2) as servers:
         ...     table = DistributedMultiTypeHashTable(configs, servers)
         ...     applied = table.apply_gradients({"a": (torch.tensor([7, 7]), torch.ones(2, 1))})
@@ -57,7 +58,7 @@ class DistributedMultiTypeHashTable:
     def __init__(
         self,
         slot_to_config: Mapping[str, HashTableConfigInstance | TableConfig],
-        servers: LocalServers | None = None,
+        servers: Servers | None = None,
         *,
         is_raw: bool = True,
         transfer_float16: bool = False,

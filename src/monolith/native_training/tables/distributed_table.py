@@ -6,10 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from monolith.cluster.servers import LocalServers, current_servers
+from monolith.cluster.servers import Servers, current_servers
 from monolith.cluster.sharded_table import ShardedTable
-from monolith.cluster.timed_transport import timed
-from monolith.cluster.transport import LocalTransport
 from monolith.native_training.tables.updates import Completion, RunningUpdates
 from monolith.observe.metrics import MetricsSink
 from monolith.table import _checks as checks
@@ -35,6 +33,7 @@ class DistributedHashTable:
     Example:
         >>> from monolith.table.optimizers import SGD
         >>> from monolith.table import Segment, Zeros
+        >>> from monolith.cluster import LocalServers
         >>> with LocalServers(2) as servers:
         ...     config = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
         ...     table = DistributedHashTable(config, servers)
@@ -48,17 +47,15 @@ class DistributedHashTable:
     def __init__(
         self,
         config: TableConfig,
-        servers: LocalServers | None = None,
+        servers: Servers | None = None,
         *,
         clock: Clock = wall_clock,
         sink: MetricsSink | None = None,
         model_name: str = "",
     ) -> None:
         servers = current_servers() if servers is None else servers
-        routing = FloorModRouting(len(servers))
-        transports = [LocalTransport(shard) for shard in servers.shards(config, routing)]
-        ways = timed(transports, sink, model_name)
-        self._table = ShardedTable(config, ways, routing=routing, clock=clock)
+        self._table = servers.table(config, FloorModRouting(len(servers)), clock)
+        self._table.measure_lookups(sink, model_name)
         self._ids = WeakTensorKeyDictionary()
         self._updates = RunningUpdates(config.name)
         self._num_applied = 0

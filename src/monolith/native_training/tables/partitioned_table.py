@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from monolith.cluster.servers import LocalServers, current_servers
+from monolith.cluster.servers import LocalServers, Servers, current_servers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.native_training.ops.layout import (
     flatten_layout,
@@ -91,7 +91,7 @@ class PartitionedHashTable:
     def __init__(
         self,
         context: ParserContext,
-        servers: LocalServers | None = None,
+        servers: Servers | None = None,
         *,
         clock: Clock = wall_clock,
         sink: MetricsSink | None = None,
@@ -375,8 +375,8 @@ class PartitionedHashTable:
         return fid_bundle.sharded_of(where, bundle, self.feature_configs, self._group.num_shards)
 
 
-def _checked_servers(servers: LocalServers | None, num_shards: int) -> LocalServers:
-    found = current_servers() if servers is None else servers
+def _checked_servers(servers: Servers | None, num_shards: int) -> Servers:
+    found: Servers = current_servers() if servers is None else servers
     if len(found) != num_shards:
         raise ValueError(
             f"[{_OWNER}] expected a server for each of {num_shards} shards, got {len(found)}"

@@ -1,27 +1,25 @@
 """`ShardedGroup`: tables over servers, one message for each server and call."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from monolith.cluster.hosts import GroupHost, ShardHost, narrowed, short_name
+from monolith.cluster.hosts import narrowed, short_name
 from monolith.cluster.key_folds import GroupFolds
-from monolith.cluster.servers import LocalServers
+from monolith.cluster.servers import Servers
 from monolith.cluster.shard_split import is_finite
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.slot_packing import SlotPacking
-from monolith.cluster.table_group import GroupRates, TableGroup
+from monolith.cluster.table_group import GroupRates
 from monolith.cluster.timed_transport import timed
-from monolith.cluster.transport import LocalTransport, ShardClient, Transport
+from monolith.cluster.transport import ShardClient, Transport
 from monolith.native_training.tables.entry_config import HashTableConfigInstance
 from monolith.native_training.tables.updates import AppliedUpdate, RunningUpdates
 from monolith.observe.metrics import MetricsSink
 from monolith.ops import Ragged
 from monolith.table import _checks as checks
-from monolith.table.base import BaseTable
 from monolith.table.calls import Clock, resolve_time, wall_clock
 from monolith.table.config import TableConfig, segments_of
 from monolith.table.key_sums import finite_gradients
@@ -45,13 +43,13 @@ class ShardedGroup:
     Args:
         configs: of the tables; their learning rates are those of this object's updates.
         transports: one per shard, each to a `GroupHost` with these tables.
-        hosts: of each table, by name, a host for each shard; without them there are no `tables`.
+        tables: the same tables one by one, if they are asked for.
         owner: whose calls these are, for messages.
         transfer_float16: rows of lookups and gradients travel as float16.
         clock: gives the time of a call that has no `now`.
-        restore_names: table -> other names under which a save may have the table.
 
     Attributes:
+        tables: the same rows as tables, by name.
         is_counting: whether a table asks for admission, which counts the occurrences of keys.
     """
 
@@ -60,11 +58,10 @@ class ShardedGroup:
         configs: Sequence[TableConfig],
         transports: Sequence[Transport],
         *,
-        hosts: Mapping[str, Sequence[ShardHost]] | None = None,
+        tables: Mapping[str, ShardedTable] | None = None,
         owner: str = "ShardedGroup",
         transfer_float16: bool = False,
         clock: Clock = wall_clock,
-        restore_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         ordered = sorted(configs, key=lambda config: config.name)
         self.configs = {config.name: config for config in ordered}
@@ -74,8 +71,7 @@ class ShardedGroup:
         self.name = short_name(list(self.configs))
         self.updates = RunningUpdates(self.name)
         self._owner, self._clock, self._as_float16 = owner, clock, transfer_float16
-        self._hosts = dict(hosts or {})
-        self._restore_names = dict(restore_names or {})
+        self.tables = dict(tables or {})
         self._rates = GroupRates(ordered, owner)
         self._client = ShardClient(self.name, transports, owner=owner)
         self._counting = {i: c.name for i, c in enumerate(ordered) if _counts_calls(c)}
@@ -83,19 +79,6 @@ class ShardedGroup:
         self._all_folds = GroupFolds(self.order.widths, self.num_shards)
         self.is_counting = any(config.admission is not None for config in ordered)
         self._is_refusing = any(config.non_finite == "refuse" for config in ordered)
-
-    @functools.cached_property
-    def tables(self) -> dict[str, ShardedTable]:
-        """The same rows as tables, by name; made when they are asked for, for there may be many."""
-        tables = {
-            name: ShardedTable.over(
-                self.configs[name], hosts, routing=self.routing, clock=self._clock
-            )
-            for name, hosts in self._hosts.items()
-        }
-        for name, table in tables.items():
-            table.restore_names = self._restore_names.get(name, ())
-        return tables
 
     def num_floats(self, keys: Ragged) -> int:
         """Floats in the rows of the keys."""
@@ -314,7 +297,7 @@ class ShardedGroup:
 
 def connect(
     tables: TableConfigs,
-    servers: LocalServers,
+    servers: Servers,
     *,
     owner: str,
     transfer_float16: bool = False,
@@ -335,22 +318,18 @@ def connect(
     """
     configs = table_configs(owner, tables)
     routing = FloorModRouting(len(servers))
-    hosts = {config.name: servers.shards(config, routing) for config in configs}
+    opened = {config.name: servers.table(config, routing, clock) for config in configs}
+    for name, names in restore_names_of(tables).items():
+        opened[name].restore_names = names
     for name, seconds in sweeps_of(tables).items():
         servers.sweep(name, seconds, clock)
-    transports: list[Transport] = []
-    for i in range(len(servers)):
-        shards = [cast(BaseTable, own[i].table) for own in hosts.values()]
-        host = GroupHost(TableGroup(shards), placement=routing.placement_of(i))
-        transports.append(LocalTransport(host))  # it checks the calls
     return ShardedGroup(
         configs,
-        timed(transports, sink, model_name),
-        hosts=hosts,
+        timed(servers.connect(list(opened)), sink, model_name),
+        tables=opened,
         owner=owner,
         transfer_float16=transfer_float16,
         clock=clock,
-        restore_names=restore_names_of(tables),
     )
 
 
