@@ -226,7 +226,9 @@ class RemoteServers(Servers):
             for opened in tables.values()
         ]
         checkpoint.restore_tables(shards, shards=[server])
-        gaps = [shard.catch_up(tables[shard.name].table.num_acknowledged) for shard in shards]
+        gaps = [
+            shard.catch_up(tables[shard.name].table.acknowledged_by(server)) for shard in shards
+        ]
         lost = -(-max(gaps, default=0) // self.worker[1])
         self.lost_pushes += lost
         self.sink.count(LOST_PUSHES, lost, {"ps": str(server)})

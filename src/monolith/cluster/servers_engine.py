@@ -293,14 +293,23 @@ class ServersEngine(EngineBase):
                 numbers = [table.next_call(self._worker) for table in self._sharded]
                 calls = torch.tensor(numbers, dtype=torch.int64, device="cpu")
                 arguments = (is_stepped, time_of, list(map(float, in_order)), calls)
+                stepped = [
+                    (self._sharded[i], numbers[i]) for i in is_stepped.nonzero().flatten().tolist()
+                ]
+
+                def note(server: int) -> None:
+                    for table, number in stepped:
+                        table.note_answer(server, number)
+
                 try:
-                    counts += self._client.call("push", [(*part, *arguments) for part in parts])
+                    pushes = [(*part, *arguments) for part in parts]
+                    counts += self._client.call("push", pushes, note)
                 except BaseException:  # some servers may have done their part
                     for table in self._sharded:
                         table.note_push(None)
                     raise
-                for i in is_stepped.nonzero().flatten().tolist():
-                    self._sharded[i].note_push(numbers[i])
+                for table, number in stepped:
+                    table.note_push(number)
         for number in others:
             counts.append(self._step_each(summed, number, rates, int(time_of[number])))
         return Applied(*map(sum, zip(*counts, strict=True)))

@@ -285,6 +285,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         self._gate = Gate("ShardedTable", self.name, timeout_seconds)
         self._next_call: int | None = None  # number of the next push; None asks the shards
         self.num_acknowledged = 0
+        self._answered: dict[int, int] = {}  # shard -> update calls that it alone has answered
 
     def measure_lookups(self, sink: MetricsSink | None, model_name: str = "") -> None:
         """Write the time of each shard's part of a lookup to a sink, as `timed_transport.py` says.
@@ -384,6 +385,14 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         """Note that all shards have done the push of this number; None: some may have done one."""
         self._next_call = None if number is None else number + 1
         self.num_acknowledged = self._next_call or self.num_acknowledged
+
+    def note_answer(self, shard: int, number: int) -> None:
+        """Note that a shard has done the push of this number; others may not have."""
+        self._answered[shard] = number + 1
+
+    def acknowledged_by(self, shard: int) -> int:
+        """Return the number of update calls that a shard is known to have done."""
+        return max(self.num_acknowledged, self._answered.get(shard, 0))
 
     def _alone(self, verb: str, *arguments: Any) -> list[Any]:
         """The same call on every shard, while no writing call runs."""
@@ -494,6 +503,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
     def _set_update_calls(self, number: int) -> None:
         self._alone("set_update_calls", number)
         self._next_call, self.num_acknowledged = None, number
+        self._answered.clear()
 
     def _set_seen_time(self, time: int) -> None:
         self._alone("set_seen_time", time)

@@ -7,6 +7,7 @@ comes twice is done once (`call_host.py`).
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import secrets
 import threading
@@ -130,8 +131,19 @@ class ShardClient:
         """Let the shards forget this client. No call may follow; closing twice is fine."""
         self._goodbye()
 
-    def call(self, verb: str, arguments: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+    def call(
+        self,
+        verb: str,
+        arguments: Sequence[tuple[Any, ...] | None],
+        tell: Callable[[int], None] | None = None,
+    ) -> list[Any]:
         """One call per shard; a shard without arguments is not asked.
+
+        Args:
+            verb: Name of the verb.
+            arguments: Arguments for each shard, or None.
+            tell: Gets the number of each shard as soon as the shard's answer is here; an error is
+                none. Any thread may call it.
 
         Returns:
             The answers of the shards that were asked, in order.
@@ -146,14 +158,17 @@ class ShardClient:
                 for shard, given in enumerate(arguments)
                 if given is not None
             }
-            return self._answers(calls)
+            return self._answers(calls, tell)
         finally:
             with self._lock:
                 self._running.discard(number)
 
-    def _answers(self, calls: dict[int, Call]) -> list[Any]:
+    def _answers(self, calls: dict[int, Call], tell: Callable[[int], None] | None) -> list[Any]:
         """All answers, also where one is an error: no shard works on when this returns."""
         pending = {shard: self._send(shard, call) for shard, call in calls.items()}
+        if tell is not None:
+            for shard, answer in pending.items():
+                answer.add_done_callback(functools.partial(_tell, tell, shard))
         answers: list[Any] = []
         errors: list[BaseException] = []
         for shard, call in calls.items():
@@ -201,6 +216,13 @@ class ShardClient:
                     ) from error
             pending = self._send(shard, call)
         raise AssertionError("num_tries is at least 1")
+
+
+def _tell(tell: Callable[[int], None], shard: int, answer: Pending) -> None:
+    """Tell the number of a shard whose answer is no error."""
+    with contextlib.suppress(Exception):  # the caller gets the error
+        answer.result(0)
+        tell(shard)
 
 
 def _say_bye(transports: list[Transport], client: int) -> None:

@@ -272,8 +272,8 @@ class PendingGradients(Generic[Engine]):
     def step(self, time_of: Callable[[BaseTable], int]) -> AppliedCounts:
         """Apply the queue right after `check`, with its rates; the queue is empty then.
 
-        If memory runs out in one of several tables, others may have made their step, and the queue
-        is dropped; a single table keeps it.
+        If the step fails in one of several tables, or in a shard, others may have made theirs, and
+        the queue is dropped; a single table keeps it.
 
         Args:
             time_of: gives the time of a table's clock, for steps without `now`.
@@ -284,7 +284,7 @@ class PendingGradients(Generic[Engine]):
             applied = self.engine.step(self.summed(), self._checked_rates, times)
             is_done = True
         finally:
-            if is_done or len(self._tables) > 1:
+            if is_done or len(self._tables) != 1 or self._tables[0]._is_spread:
                 self.applied()
         for table in clamped:
             table._count_clamped()
