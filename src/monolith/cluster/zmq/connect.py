@@ -1,7 +1,8 @@
 """Connect to the servers of a job."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from monolith.cluster.discovery import ServiceDiscovery
 from monolith.cluster.remote_servers import RemoteServers
@@ -11,16 +12,13 @@ from monolith.cluster.zmq.client_loop import ClientLoop
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.zmq_connection import ServerAddress, ZmqConnection
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.table.arguments import WAIT_SECONDS
 
 
 def connect_servers(
     addresses: Sequence[str],
     *,
     keys: CurveKeys | None = None,
-    worker: tuple[int, int] = (0, 1),
-    timeout_seconds: float = WAIT_SECONDS,
-    transfer: str = "float32",
+    **options: Any,
 ) -> RemoteServers:
     """Connect to servers at fixed addresses.
 
@@ -28,9 +26,7 @@ def connect_servers(
         addresses: Address of each server, in the order of their numbers, as `host:port` or
             `ipc:///path`.
         keys: CURVE keys of the job; None for servers without keys.
-        worker: Number of this client, and the number of clients that push to the tables.
-        timeout_seconds: Maximum seconds that a call waits for its answer, reconnections included.
-        transfer: Dtype of rows and gradients in messages; see `RemoteServers`.
+        options: Options of `RemoteServers`: worker, timeout_seconds, transfer.
 
     Raises:
         InvalidArgumentError: An address is none, comes twice, or is that of another server.
@@ -43,7 +39,7 @@ def connect_servers(
             f"{', '.join(checked) or 'none'}"
         )
     finders = [functools.partial(str, address) for address in checked]
-    return _connect(finders, keys, worker, timeout_seconds, transfer)
+    return _connect(finders, keys, options)
 
 
 def find_servers(
@@ -51,19 +47,15 @@ def find_servers(
     num_servers: int,
     *,
     keys: CurveKeys | None = None,
-    worker: tuple[int, int] = (0, 1),
-    timeout_seconds: float = WAIT_SECONDS,
-    transfer: str = "float32",
+    **options: Any,
 ) -> RemoteServers:
     """Connect to the servers that a discovery knows, also those that register later or move.
 
     Args:
         discovery: Knows the servers by the name "ps"; closed by the caller.
         num_servers: Number of servers.
-        keys: As of `connect_servers`, like the arguments after it.
-        worker: Number of this client, and the number of clients that push to the tables.
-        timeout_seconds: Maximum seconds that a call waits for its answer.
-        transfer: Dtype of rows and gradients in messages.
+        keys: CURVE keys of the job; None for servers without keys.
+        options: Options of `RemoteServers`: worker, timeout_seconds, transfer.
     """
     if num_servers < 1:
         raise InvalidArgumentError(f"[find_servers] expected num_servers >= 1, got {num_servers}")
@@ -78,15 +70,11 @@ def find_servers(
         return address
 
     finders = [functools.partial(find, index) for index in range(num_servers)]
-    return _connect(finders, keys, worker, timeout_seconds, transfer)
+    return _connect(finders, keys, options)
 
 
 def _connect(
-    finders: Sequence[Callable[[], str]],
-    keys: CurveKeys | None,
-    worker: tuple[int, int],
-    timeout_seconds: float,
-    transfer: str,
+    finders: Sequence[Callable[[], str]], keys: CurveKeys | None, options: Mapping[str, Any]
 ) -> RemoteServers:
     loop = ClientLoop()
     try:
@@ -94,9 +82,7 @@ def _connect(
             ZmqConnection(loop, ServerAddress(index, len(finders), find, keys))
             for index, find in enumerate(finders)
         ]
-        return RemoteServers(
-            connections, worker=worker, timeout_seconds=timeout_seconds, transfer=transfer
-        )
+        return RemoteServers(connections, **options)
     except BaseException:
         loop.close()
         raise
