@@ -45,6 +45,7 @@ STAGES = (
     "changes",
     "links",
     "background_saves",
+    "imports",
     "end_to_end",
     "dlrm",
     "small_bag",

@@ -165,6 +165,16 @@ TARGETS = (
         "steps while a checkpoint is written: x alone", "background_saves", 0.9, _ratio("alone")
     ),
     Target("pause of a save, p99 [ms]", "background_saves", 5, _pause_p99, (), True),
+    Target("link of 1 % of the rows: x time of a full save", "link", 0.1, _ratio("full"), (), True),
+    Target("full save: x bytes of rows of such a link", "link", 80, _field("row_bytes_ratio")),
+    Target("steps with a link every 5 s: x alone", "links_of_run", 0.97, _ratio("alone")),
+    *(
+        Target(f"rows imported from {words} [M/s of one core]", name, 2, _field("median"))
+        for name, words in {
+            "import_table": "dumps of one table",
+            "import_tables": "compressed dumps",
+        }.items()
+    ),
     Target("whole model: x samples/s on FBGEMM", "end_to_end", 1.25, _ratio("fbgemm")),
     Target("whole model: x samples/s on TFRA", "end_to_end", 2.5, _ratio("tfra")),
     Target("whole model: x its dense layers alone", "end_to_end", 0.8, _ratio("dense")),

@@ -30,6 +30,12 @@ def test_the_newest_stay_over_several_calls(tmp_path):
     assert listed(tmp_path) == [2, 3]
 
 
+def test_the_order_is_that_of_the_saves_and_not_of_the_steps(tmp_path):
+    save_steps(tmp_path, 9, 3, keep=0)
+    prefixes = [f"{tmp_path}/model.ckpt-{step}" for step in (9, 3)]
+    assert existing_checkpoints(tmp_path) == prefixes
+
+
 def test_one_goes_with_each_save(tmp_path):
     save_steps(tmp_path, 1, 2, 3, 4, keep=9)
     assert save_steps(tmp_path, 5) == [2, 3, 4, 5]

@@ -397,11 +397,3 @@ def test_a_save_names_the_checkpoint_by_its_step_and_makes_it_current(tmp_path):
 def test_a_save_without_a_step_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\[checkpoint.save\] expected contents with a step, got"):
         save(Contents(), tmp_path)
-
-
-def test_the_states_of_servers_return_by_number(tmp_path):
-    write(Contents(servers={0: {"last": [7, 3]}, 11: None}), tmp_path / "m")
-    assert open_checkpoint(tmp_path / "m").read_servers() == {0: {"last": [7, 3]}, 11: None}
-    write(Contents(), tmp_path / "m")
-    assert open_checkpoint(tmp_path / "m").read_servers() == {}
-    assert not list(tmp_path.glob("*.servers.json"))

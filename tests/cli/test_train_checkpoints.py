@@ -46,6 +46,19 @@ def test_a_run_is_saved_and_says_where(train, tmp_path):
     assert len(existing_checkpoints(tmp_path / "run")) == 3
 
 
+@pytest.mark.parametrize(("full_every", "num_full"), [(100, 2), (1, 3)])
+def test_full_every_says_whether_saves_are_links(train, full_every, num_full):
+    options = ("--set", "train.busy_save=wait", "--set", "batch_size=4", "--json")
+    ran = train(6, "--full-every", full_every, *options)
+    saves = json.loads(ran.out.splitlines()[-1])["saves"]
+    # The second save is full by itself: most of the few rows are new.
+    assert (saves["num_saved"], saves["num_full"]) == (3, num_full)
+
+
+def test_full_every_of_no_link_is_refused(train):
+    assert train(5, "--full-every", "0").status == 2
+
+
 def test_skipped_saves_are_told(train):
     ran = train(5, "--save-rate", "1e-6", "--save-seconds", "3600", "--json")
     assert "train.save_rate = 1e-06  (--set)" in ran.err

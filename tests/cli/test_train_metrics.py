@@ -47,6 +47,13 @@ def test_a_profile_of_some_steps_is_written_to_profiles(train, tmp_path, monkeyp
     assert names.count("monolith.step") == 3
 
 
+def test_a_profile_without_a_start_begins_after_ten_steps(train, tmp_path):
+    train("--profile", "steps=3", "--profile-dir", tmp_path / "own", "--set", "train.steps=12")
+    (trace,) = tmp_path.glob("own/*.pt.trace.json")
+    names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
+    assert names.count("monolith.step") == 2
+
+
 def test_traces_lie_in_the_folder_of_tensorboard(train, tmp_path):
     train("--profile", "from=5,steps=2", "--tensorboard", tmp_path / "logs")
     assert len(list(tmp_path.glob("logs/*.pt.trace.json"))) == 1

@@ -26,39 +26,11 @@ from monolith.table.reference import ReferenceTable
 from monolith.table.replay import Record
 from monolith.table.routing import FloorModRouting, PartitionRouting
 from tests.cluster.direct_connection import DirectConnection, connections, remote_servers
-from tests.cluster.test_sharded_table import ShardedSuite
-from tests.suites.engine import EngineSuite, read
+from tests.suites.engine import read
 from tests.suites.table_base import NOW, assert_equal_rows, exported, keys
 from tests.suites.table_concurrency import run_together
 
 CONFIG = TableConfig("user", Segment(1, SGD(1.0), Zeros()))
-
-
-def table_on(num_servers, routing=PartitionRouting):
-    def make(config, **options):
-        servers = remote_servers(num_servers)
-        return servers.table(config, routing(num_servers), **options)
-
-    return make
-
-
-def engine_on(num_servers):
-    def make(configs, features, clock=lambda: NOW):
-        servers = remote_servers(num_servers)
-        routing = PartitionRouting(num_servers)
-        tables = [servers.table(config, routing, clock) for config in configs]
-        return servers_engine(servers)(tables, features)
-
-    return make
-
-
-@pytest.mark.thorough
-class TestTableOnThreeServers(ShardedSuite):
-    make = staticmethod(table_on(3))
-
-
-class TestEngineOnThreeServers(EngineSuite):
-    make = staticmethod(engine_on(3))
 
 
 X, Y = BagFeature("x", "a"), BagFeature("y", "b")

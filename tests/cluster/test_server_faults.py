@@ -206,18 +206,17 @@ def test_a_server_that_stops_in_a_push_and_goes_on_loses_and_repeats_nothing(thr
 
 def test_a_server_that_stops_too_long_is_named_within_the_limit(job):
     job = job(2)
-    with connect(job.servers, timeout_seconds=1.0) as servers:
+    with connect(job.servers, timeout_seconds=3.0) as servers:
         pusher = Pusher(servers)
         pusher.push()
         pusher.pull()
         job.stop(1)
         start = time.monotonic()
-        text = r"push\] expected an answer of shard 1 on /job:ps/task:1\S* within 1 tries of 1.0 s"
-        with pytest.raises(
-            UnavailableError, match=text + r"econds, got none since \d{4}-\d\d-\d\d"
-        ):
+        text = r"push\] expected an answer of shard 1 on /job:ps/task:1\S* within 1 tries of 3.0 "
+        text += r"seconds, got none since \d{4}-\d\d-\d\d"
+        with pytest.raises(UnavailableError, match=text):
             pusher.apply()
-        assert time.monotonic() - start < 8
+        assert time.monotonic() - start < 15
         job.go_on(1)
         assert until(lambda: not pusher.waits_for(1))
         pusher.push()

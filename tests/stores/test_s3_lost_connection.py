@@ -141,7 +141,9 @@ def test_training_does_not_wait_for_a_sink_whose_store_hangs(bucket, proxy, monk
     monkeypatch.setattr(store_log, "_PACE_SECONDS", 0.0)
     monkeypatch.setattr(store_log, "_FIRST_WORD_SECONDS", 0.01)
     monkeypatch.setattr(store_log, "_CLOSE_SECONDS", 0.02)
-    sink = TensorBoardSink(f"{bucket.url}/logs")
+    with monkeypatch.context() as patch:  # the store answers, however busy the machine is
+        patch.setattr(stores, "_CALL_SECONDS", 60.0)
+        sink = TensorBoardSink(f"{bucket.url}/logs")
     proxy.set("stall")
     with Trainer(Counting(20), TrainSettings(log_every=1), metrics=sink) as trainer:
         assert trainer.fit().num_steps == 20

@@ -114,6 +114,13 @@ def test_a_feature_that_shares_a_table_names_that_table(tmp_path):
         assert target.table("history") is target.table("item")
 
 
+def test_the_tables_are_closed_at_the_end(tmp_path):
+    with open_target(Clicks(), tmp_path) as target:
+        table = target.table("user")
+    with pytest.raises(FailedPreconditionError, match="expected an open table"):
+        table.lookup(KEYS)
+
+
 def test_nothing_is_written_without_a_save(tmp_path):
     with open_target(Clicks(), tmp_path / "new") as target:
         target.import_weights(target.table("user"), KEYS, WEIGHTS)

@@ -31,12 +31,14 @@ def links_in(path):
     return {checkpoint.step for checkpoint in checkpoints if checkpoint.manifest.base is not None}
 
 
-def test_a_run_saves_links_and_makes_full_checkpoints_of_them(tmp_path):
+def test_a_run_saves_links_and_makes_full_checkpoints_of_them(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     with Trainer(Clicks(BATCHES), settings_of(tmp_path)) as trainer:
         saves = trainer.fit().saves
     assert saves.num_saved == 60
     assert 0 < saves.num_full < 30
     assert saves.num_compacted > 2
+    assert caplog.text.count("is made of its links") == saves.num_compacted
     assert 10 < len(links_in(tmp_path)) < 60
 
 

@@ -105,6 +105,7 @@ class Failing:
         try:
             self._fault.strike("source")
         except BaseException:
+            torch.rand(3)  # drawn for the batch that is lost
             self.close()
             raise
         return next(self._batches)

@@ -249,21 +249,31 @@ def test_a_run_that_fails_writes_its_last_figures_and_the_error():
     )
 
 
+class Flushes(MemorySink):
+    """Keeps the names of events and the steps of flushes in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def event(self, name, fields):
+        self.calls.append(name)
+
+    def flush(self, step):
+        self.calls.append(step)
+
+
 @pytest.mark.req("NT-SUMOP-T4")
 @pytest.mark.parametrize("step", [1, 5])
 def test_the_error_of_a_run_is_flushed(step):
-    calls = []
-
-    class Sink(MemorySink):
-        def event(self, name, fields):
-            calls.append(name)
-
-        def flush(self, step):
-            calls.append(step)
-
+    sink = Flushes()
     with pytest.raises(KeyError):
-        fit(Clicks(), Raise(step, KeyError("as asked")), sink=Sink(), log_every=3)
-    assert calls[-2:] == ["run_failed", step]
+        fit(Clicks(), Raise(step, KeyError("as asked")), sink=sink, log_every=3)
+    assert sink.calls[-2:] == ["run_failed", step]
+
+
+def test_the_end_of_a_run_is_flushed():
+    assert fit(Clicks(), StopAfter(4), sink=Flushes()).calls[-2:] == ["run_ended", 4]
 
 
 def test_a_run_that_fails_at_its_start_is_written():

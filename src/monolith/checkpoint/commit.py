@@ -29,8 +29,7 @@ _SAVING, _DELETED = ".saving", ".deleted"
 _TABLE_FILE = re.compile(r"-\d{5}-of-\d{5}(\.\w+)?\.arrow(\.tmp-[0-9a-f]{12})?$")
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{12}$")
 _SUFFIX = re.compile(
-    r"\.(dense-\d{5}-of-\d{5}\.safetensors|(meta|servers|trainer)\.json|assets"
-    r"|manifest\.json(\.new)?)"
+    r"\.(dense-\d{5}-of-\d{5}\.safetensors|meta\.json|trainer\.json|assets|manifest\.json(\.new)?)"
     r"(\.tmp-[0-9a-f]{12})?"
 )
 

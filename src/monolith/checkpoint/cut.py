@@ -31,7 +31,7 @@ class CheckpointSnapshot:
         tables: open snapshots of the tables.
         foreign: those of `tables` that the caller opened, and closes.
         dense: tensors by name, one mapping for each file or group of files.
-        documents: JSON by its kind: "meta", "servers", "trainer".
+        documents: JSON by its kind: "meta", "trainer".
         step: the global step.
         with_expired: whether rows that have expired are saved too.
     """
@@ -67,8 +67,6 @@ class Contents:
             `flatten_state`.
         trainer: more of the trainer, for example the position in the data; what `json.dumps` takes.
         meta: description of the model; what `json.dumps` takes.
-        servers: state of each parameter server besides its rows, such as the last writes of its
-            clients, by the server's number; what `json.dumps` takes.
         step: the global step.
         with_expired: save rows that have expired and are not evicted, so that training goes on with
             these rows as it would have.
@@ -84,7 +82,6 @@ class Contents:
     states: Mapping[str, Stateful] = field(default_factory=dict)
     trainer: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
-    servers: Mapping[int, Any] | None = None
     step: int | None = None
     with_expired: bool = False
 
@@ -109,8 +106,6 @@ class Contents:
         documents: dict[str, bytes] = {}
         if self.meta is not None:
             documents["meta"] = _json("meta", self.meta)
-        if self.servers is not None:
-            documents["servers"] = _json("servers", self.servers)
         if trainer or self.trainer is not None:
             documents["trainer"] = _json("trainer", trainer)
         if with_copies:

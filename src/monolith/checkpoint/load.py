@@ -169,11 +169,6 @@ class Checkpoint(Save):
         """Return the description of the model, or None without one."""
         return self._read_json("meta")
 
-    def read_servers(self) -> dict[int, Any]:
-        """Return the state of each server by its number (`Contents.servers`)."""
-        states = self._read_json("servers") or {}
-        return {int(number): state for number, state in states.items()}
-
     def _read_json(self, name: str) -> Any:
         fact = self.manifest.documents.get(name)
         if fact is None:

@@ -88,7 +88,7 @@ class CheckpointManifest:
         step: the global step; None if steps are not counted.
         dense: files of dense tensors.
         tables: with their files; those of a link have changed rows, and keys of removed rows.
-        documents: the JSON files, by what they hold: "meta", "servers", "trainer".
+        documents: the JSON files, by what they hold: "meta", "trainer".
         times: by name, in seconds since 1970.
         id: hash of content and times at the save, 16 hexadecimal digits, by which links name their
             base; empty in version 1. It stays when a link is made a full checkpoint.

@@ -13,7 +13,7 @@ from monolith.cli.console import emit_json, say
 
 app = typer.Typer(add_completion=False)
 
-_PACKAGES = ("monolith-torch", "torch", "numpy", "pyarrow", "fsspec", "s3fs", "typer", "rich")
+_PACKAGES = ("monolith-torch", "torch", "numpy", "pyarrow", "fsspec", "s3fs", "pyzmq", "typer", "rich")
 _VARIABLES = ("MONOLITH_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "CUDA_VISIBLE_DEVICES", "NO_COLOR")
 
 

@@ -86,6 +86,10 @@ def train(
     save_seconds: Annotated[
         float | None, typer.Option(metavar="S", help="Save a checkpoint every S seconds.")
     ] = None,
+    full_every: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Save only changed rows, N times per full one."),
+    ] = None,
     save_rate: Annotated[
         float | None, typer.Option(metavar="MB/S", help="Limit of saves while training goes on.")
     ] = None,
@@ -123,7 +127,12 @@ def train(
     task_class = load_task_class(task)
     flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
-    saves = {"save_every": save_every, "save_seconds": save_seconds, "save_rate": save_rate}
+    saves = {
+        "save_every": save_every,
+        "save_seconds": save_seconds,
+        "full_every": full_every,
+        "save_rate": save_rate,
+    }
     flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
     resolved, how = resolve_settings(task_class, file, [*flags, *(settings or ())])
     title = f"task {task_class.__name__} of {task}"

@@ -185,6 +185,7 @@ def test_a_copy_ends_while_another_stream_works(queue):
 
 @on_device
 @pytest.mark.req("NT-PFQ-T7")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_the_host_waits_for_nothing(queue, no_host_waits):
     delay(queue)
     queue.enqueue(torch.full((SIZE,), 7.0))

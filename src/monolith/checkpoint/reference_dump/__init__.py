@@ -1,4 +1,4 @@
-"""Dumps of tables that the reference system wrote: describe and import them (docs/dumps.md)."""
+"""Describe and import dumps of tables of the reference system (docs/reference/dumps.md)."""
 
 from monolith.checkpoint.reference_dump.dump_files import (
     DumpFolder,
