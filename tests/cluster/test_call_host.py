@@ -84,6 +84,11 @@ def test_cuts_of_a_released_client_are_closed_and_those_of_others_stay():
     assert list(host._cuts) == [other]
 
 
+def test_the_number_of_a_cut_is_none_of_another_start():
+    numbers = {new_host().do(Call(1, 0, 0, "open_cut", (None,)))[0] for _ in range(3)}
+    assert len(numbers) == 3
+
+
 def test_a_client_that_said_goodbye_has_no_cuts():
     host = new_host()
     host.do(Call(1, 0, 0, "open_cut", (None,)))

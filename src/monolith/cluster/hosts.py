@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import secrets
 import threading
 from typing import Any
 
@@ -56,7 +57,8 @@ class ShardHost(JobVerbs, CallHost):
         super().__init__(facts, {**SHARD_VERBS, **FILE_VERBS}, timeout_seconds, placement)
         self.table, self.device = table, device
         self._cuts: dict[int, tuple[int, Snapshot]] = {}  # with the client that opened the cut
-        self._cut_numbers = itertools.count()
+        # The first number is drawn, so that a number of an earlier life is no cut of this one.
+        self._cut_numbers = itertools.count(secrets.randbits(40))
         self._jobs = ShardJobs(table.name)
 
     def _run(self, call: Call) -> Any:
