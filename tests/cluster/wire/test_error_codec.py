@@ -2,6 +2,7 @@ import pytest
 
 from monolith import errors
 from monolith.cluster.wire.error_codec import error_from_value, error_to_value
+from monolith.cluster.wire.value_codec import decode, encode
 from monolith.errors import InvalidArgumentError
 
 
@@ -37,6 +38,11 @@ def test_an_error_without_a_known_class_says_its_name():
 
 def test_a_long_text_is_cut():
     assert len(str(passed(ValueError("x" * (1 << 20))))) == 64 << 10
+
+
+def test_a_text_that_is_no_unicode_arrives_escaped():
+    value = error_to_value(ValueError("table \ud800"))
+    assert decode(encode(value)[0]) == {"class": "ValueError", "text": "table \\ud800"}
 
 
 @pytest.mark.parametrize(

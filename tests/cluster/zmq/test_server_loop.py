@@ -3,6 +3,7 @@ import random
 import threading
 
 import pytest
+import torch
 import zmq
 
 from monolith.cluster.wire.message import Header, Kind, header_bytes, pack, parse
@@ -78,6 +79,23 @@ def test_a_greeting_is_answered_with_the_limits(server):
         "window_bytes": 1000,
         "lease_seconds": 7,
     }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"index": torch.tensor([0, 1]), "num_servers": 1},
+        {"index": 0, "num_servers": None},
+        {"index": 0},
+        [0, 1],
+        {"index": 0, "num_servers": 1, "more": "x" * 2000},
+    ],
+)
+def test_a_greeting_with_another_value_is_dropped_and_counted(server, value):
+    with serving(server) as loop, raw_client(loop) as client:
+        client.send(Header(Kind.HELLO, client=1), value)
+        assert until(lambda: loop.counts.get("bad_messages") == 1 or not loop.is_running)
+        assert client.greet()[0].kind == Kind.WELCOME
 
 
 def test_a_call_before_the_greeting_is_refused(server):

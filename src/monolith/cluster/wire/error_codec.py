@@ -33,7 +33,9 @@ def error_to_value(error: BaseException) -> dict[str, Any]:
     text = error.args[0] if len(error.args) == 1 and type(error.args[0]) is str else str(error)
     if not names:
         text = f"{type(error).__name__}: {text}"
-    return {"class": names[0] if names else OpError.__name__, "text": text[:_MAX_TEXT]}
+    # A lone surrogate has no UTF-8.
+    text = text[:_MAX_TEXT].encode(errors="backslashreplace").decode()
+    return {"class": names[0] if names else OpError.__name__, "text": text}
 
 
 def error_from_value(value: Any) -> Exception:

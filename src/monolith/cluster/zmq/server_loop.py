@@ -45,6 +45,7 @@ _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
 _CLOSE_SECONDS = 10.0
 _QUICK_BYTES = 16 << 10  # calls up to this size cost less than a change of threads
+_GREETING_BYTES = 1 << 10
 _HANDSHAKE_SECONDS = 30
 _LOGGED_REFUSALS = 20  # of a kind; all are counted
 _EMPTY = pack(None)
@@ -331,7 +332,7 @@ class ServerLoop:
             self._begin(session, *session.waiting.popleft())
 
     def _greet(self, route: bytes, message: Message, now: float) -> None:
-        header, value = message.header, message.value()
+        header, value = message.header, _greeting_of(message)
         expected = {"index": self._server.index, "num_servers": self._server.num_servers}
         if self._is_draining:
             self._refuse(route, header, "draining", f"{self._server.label} is about to end")
@@ -339,7 +340,7 @@ class ServerLoop:
         if value != expected:
             text = (
                 f"expected a client of server {expected['index']} of {expected['num_servers']}, "
-                f"got one that looks for {value!r:.100}; check the order of the addresses"
+                f"got one that looks for {value!r}; check the order of the addresses"
             )
             self._note_refusal("other_servers", text)
             self._refuse(route, header, "server", text)
@@ -454,6 +455,22 @@ class ServerLoop:
         session.waiting.clear()
         for client in session.clients:
             self._pool.submit(self._server.release_client, client)
+
+
+def _greeting_of(message: Message) -> dict[str, int]:
+    """Return the value of a greeting, which may come from anybody.
+
+    Raises:
+        InvalidArgumentError: the value is none of a greeting.
+    """
+    value = message.value() if message.num_bytes <= _GREETING_BYTES else None
+    is_greeting = isinstance(value, dict) and value.keys() == {"index", "num_servers"}
+    if not is_greeting or {type(number) for number in value.values()} != {int}:
+        raise InvalidArgumentError(
+            f"[server] expected a greeting with the numbers index and num_servers, got another "
+            f"value of {len(message.body)} bytes"
+        )
+    return value
 
 
 class _Credentials:
