@@ -1,0 +1,76 @@
+"""`SharedState`: flags and texts that all processes of a job read and write."""
+
+import threading
+from typing import Protocol
+
+from monolith.errors import InvalidArgumentError
+
+
+class SharedState(Protocol):
+    """Flags and texts by name. Thread-safe.
+
+    A vector of flags is made by its first use, all False; a text is empty at first.
+    """
+
+    def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
+        """Set one flag of a vector of `size` flags."""
+
+    def flags(self, name: str, size: int) -> list[bool]:
+        """Return all flags of a vector."""
+
+    def set_text(self, name: str, text: str) -> None:
+        """Replace a text."""
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+
+
+class LocalSharedState:
+    """The shared state of a job whose roles are threads of one process.
+
+    Example:
+        >>> shared = LocalSharedState()
+        >>> shared.set_flag("ready", 2, 1, True)
+        >>> shared.flags("ready", 2), shared.text("result")
+        ([False, True], '')
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flags: dict[str, list[bool]] = {}
+        self._texts: dict[str, str] = {}
+
+    def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
+        """See `SharedState`."""
+        with self._lock:
+            flags = self._vector(name, size)
+            if not 0 <= index < size:
+                raise InvalidArgumentError(
+                    f"[SharedState.set_flag] expected an index in [0, {size}), got {index} "
+                    f"(flags {name!r})"
+                )
+            flags[index] = value
+
+    def flags(self, name: str, size: int) -> list[bool]:
+        """See `SharedState`."""
+        with self._lock:
+            return list(self._vector(name, size))
+
+    def _vector(self, name: str, size: int) -> list[bool]:
+        flags = self._flags.setdefault(name, [False] * size)
+        if len(flags) != size:
+            raise InvalidArgumentError(
+                f"[SharedState] expected {len(flags)} flags, as the vector was made with, got "
+                f"{size} (flags {name!r})"
+            )
+        return flags
+
+    def set_text(self, name: str, text: str) -> None:
+        """See `SharedState`."""
+        with self._lock:
+            self._texts[name] = text
+
+    def text(self, name: str) -> str:
+        """See `SharedState`."""
+        with self._lock:
+            return self._texts.get(name, "")
