@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monolith.checkpoint import Checkpoint
 from monolith.cluster.connection import Connection, HostHandle, RemoteTransport, Session
@@ -33,6 +33,27 @@ CLIENTS = "clients"
 _log = logging.getLogger(__name__)
 
 
+class Renewal(Protocol):
+    """What a job does when a server came back empty. Called on a thread of the connection."""
+
+    def wait_restored(self, server: int, client: ShardClient) -> bool:
+        """Whether another process restores the server, and has done so now.
+
+        Raises:
+            UnavailableError: It does not come to its end.
+        """
+
+    def renewed(self, server: int, transport: Transport, checkpoint: Checkpoint | None) -> None:
+        """Go on with a server whose tables are there again.
+
+        Args:
+            server: Number of the server.
+            transport: Way to the server's host of the job, while other calls wait.
+            checkpoint: Checkpoint from which this process has restored the tables; None if another
+                process did.
+        """
+
+
 class RemoteServers(Servers):
     """Parameter servers in other processes. Any thread may use them at any time.
 
@@ -49,6 +70,7 @@ class RemoteServers(Servers):
     Attributes:
         recovery: Returns the prefix of the newest complete checkpoint of the run, or None. A server
             that comes back empty is an `AbortedError` without one.
+        renewal: Part of a job in the restore of a server; None for a trainer alone.
         sink: Takes the number of lost pushes.
         lost_pushes: Number of pushes that servers had done and lost.
 
@@ -77,12 +99,14 @@ class RemoteServers(Servers):
             )
         self.worker, self.transfer = (index, num_workers), transfer
         self.recovery: Callable[[], str | None] | None = None
+        self.renewal: Renewal | None = None
         self.sink: MetricsSink = NullSink()
         self.lost_pushes = 0
         self._connections = list(connections)
         self._timeout_seconds = check_wait("RemoteServers", timeout_seconds, "")
         self._tables: dict[str, _OpenTable] = {}
         self._groups: dict[tuple[str, ...], list[HostHandle]] = {}
+        self._job: list[HostHandle] | None = None
         self._sweeps: dict[str, TableSweep] = {}
         self._client = self._client_of(self._connections)
         self._check_order(self._client.call("describe", [()] * len(self)))
@@ -160,6 +184,17 @@ class RemoteServers(Servers):
         self._groups[tuple(names)] = handles
         return self._transports(handles)
 
+    def open_job(self) -> list[Transport]:
+        """Return the way to the host of the job on each server."""
+        handles = self._job or [HostHandle() for _ in self._connections]
+        _renumber(handles, self._client.call("open_job", [(self.worker[1],)] * len(self)))
+        self._job = handles
+        return self._transports(handles)
+
+    def fence(self, clients: Sequence[int]) -> None:
+        """Let all servers refuse later writes of some callers."""
+        self._client.call("fence", [(list(clients),)] * len(self))
+
     def _transports(self, handles: Sequence[HostHandle]) -> list[Transport]:
         return [
             RemoteTransport(connection, handle, self._timeout_seconds)
@@ -194,8 +229,9 @@ class RemoteServers(Servers):
         client = self._client_of([session])
         self._check_order(client.call("describe", [()]), server)
         tables = dict(self._tables)
-        prefix = None if self.recovery is None else self.recovery()
-        if tables and prefix is None:
+        has_others = self.renewal is not None and self.renewal.wait_restored(server, client)
+        prefix = None if has_others or self.recovery is None else self.recovery()
+        if tables and prefix is None and not has_others:
             raise AbortedError(
                 f"[RemoteServers] expected server {server} with its tables, got a new process "
                 f"without them, and no checkpoint of this run ({session.label}); save checkpoints, "
@@ -206,17 +242,30 @@ class RemoteServers(Servers):
             opened.handles[server].number = number
         for names, handles in list(self._groups.items()):
             (handles[server].number,) = client.call("open_group", [(list(names),)])
-        if prefix is not None:
-            checkpoint = Checkpoint(prefix)
-            clients = (checkpoint.read_trainer() or {}).get(CLIENTS)
-            if clients is not None:
-                client.call("restore_clients", [(json.dumps(clients[server]),)])
-            self._restore(checkpoint, server, session, tables)
+        if self._job is not None:
+            (self._job[server].number,) = client.call("open_job", [(self.worker[1],)])
+        checkpoint = None if prefix is None else Checkpoint(prefix)
+        if checkpoint is not None:
+            self._restore_clients(checkpoint, server, client)
+            self._restore(checkpoint, server, session)
+        if self.renewal is not None and self._job is not None:
+            transport = RemoteTransport(session, self._job[server], self._timeout_seconds)
+            self.renewal.renewed(server, transport, checkpoint)
 
-    def _restore(
-        self, checkpoint: Checkpoint, server: int, session: Session, tables: "dict[str, _OpenTable]"
-    ) -> None:
+    def restore_server(self, server: int, checkpoint: Checkpoint) -> None:
+        """Restore the shards of one server, whose tables are open, while others keep theirs."""
+        session = self._connections[server]
+        self._restore_clients(checkpoint, server, self._client_of([session]))
+        self._restore(checkpoint, server, session)
+
+    def _restore_clients(self, checkpoint: Checkpoint, server: int, client: ShardClient) -> None:
+        clients = (checkpoint.read_trainer() or {}).get(CLIENTS)
+        if clients is not None:
+            client.call("restore_clients", [(json.dumps(clients[server]),)])
+
+    def _restore(self, checkpoint: Checkpoint, server: int, session: Session) -> None:
         """Restore the shards of one server, and count the pushes that it has lost."""
+        tables, prefix = dict(self._tables), checkpoint.prefix
         shards = [
             _OneShard(
                 opened.table,
@@ -225,20 +274,28 @@ class RemoteServers(Servers):
             )
             for opened in tables.values()
         ]
-        checkpoint.restore_tables(shards, shards=[server])
+        if shards:
+            checkpoint.restore_tables(shards, shards=[server])
         gaps = [
             shard.catch_up(tables[shard.name].table.acknowledged_by(server)) for shard in shards
         ]
+        if self.renewal is not None:  # the job knows the pushes of each worker
+            _log.warning("%s came back empty; its shards are those of %s", session.label, prefix)
+            return
         lost = -(-max(gaps, default=0) // self.worker[1])
-        self.lost_pushes += lost
-        self.sink.count(LOST_PUSHES, lost, {"ps": str(server)})
+        self.note_lost(server, lost)
         _log.warning(
             "server %d (%s) came back empty; its shards are those of %s, and %d pushes are lost",
             server,
             session.label,
-            checkpoint.prefix,
+            prefix,
             lost,
         )
+
+    def note_lost(self, server: int, num_pushes: int) -> None:
+        """Count pushes of this client that a server had done and lost."""
+        self.lost_pushes += num_pushes
+        self.sink.count(LOST_PUSHES, num_pushes, {"ps": str(server)})
 
 
 def _renumber(handles: Sequence[HostHandle], numbers: Sequence[int]) -> None:

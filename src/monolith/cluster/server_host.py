@@ -4,6 +4,7 @@ import itertools
 import json
 import secrets
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch
 from monolith.cluster.call_host import Call, CallHost
 from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES, HostFacts, short
 from monolith.cluster.hosts import GroupHost, ShardHost
+from monolith.cluster.job.dense_shard import DenseShard
+from monolith.cluster.job.job_host import JobHost
 from monolith.cluster.server_verbs import ROUTINGS, SERVER_VERBS
 from monolith.cluster.servers import LocalServer, ps_label
 from monolith.errors import (
@@ -25,10 +28,11 @@ from monolith.table.routing import Placement
 QUICK_VERBS = frozenset(
     {
         *("contains", "describe", "has_cut", "lookup", "num_rows", "pull", "seen_time"),
-        *("table_names", "update_calls", "value_names"),
+        *("describe_job", "job_number", "read_flags", "read_text", "table_names", "take_share"),
+        *("update_calls", "value_names", "wait_held", "watch_job"),
     }
 )
-"""Verbs that only read, and take microseconds if their message is small."""
+"""Verbs that take microseconds if their message is small."""
 
 SERVER = 0
 """Number of the host that is the server itself."""
@@ -44,8 +48,10 @@ class ServerHost:
         num_servers: Number of servers, of which each holds a shard of every table.
         label: Name of the server in messages; empty takes the label of a parameter server.
         max_message_bytes: Most bytes of the keys and rows of one call, or of its answer.
+        dense: Dense parameters of the server; None for tables and named values alone.
 
     Attributes:
+        job: What the workers of a job share here; None before the first worker.
         life: Random number of this start: a client that knows another one has lost its tables here.
 
     Example:
@@ -61,6 +67,7 @@ class ServerHost:
         *,
         label: str = "",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        dense: DenseShard | None = None,
     ) -> None:
         if not 0 <= index < num_servers:
             raise ValueError(
@@ -71,6 +78,8 @@ class ServerHost:
         self.label = label or ps_label(index)
         self.life = secrets.randbits(63)
         self.values: dict[str, torch.Tensor] = {}
+        self.job: JobHost | None = None
+        self._dense = dense
         self._max_message_bytes = max_message_bytes
         self._server = LocalServer(index, self.label, max_message_bytes)
         self._lock = threading.RLock()
@@ -136,6 +145,45 @@ class ServerHost:
                 assert number is not None
                 return number
             return self._number_of(key, self._server.group(names))
+
+    def open_job(self, num_workers: int) -> int:
+        """Return the number of the host of the job; made if there is none.
+
+        Raises:
+            InvalidArgumentError: The job has another number of workers.
+        """
+        with self._lock:
+            if self.job is None:
+                self.job = JobHost(
+                    self.index,
+                    num_workers,
+                    self._dense,
+                    device=self.label,
+                    max_message_bytes=self._max_message_bytes,
+                    fence=self.fence,
+                )
+            if self.job.num_workers != num_workers:
+                raise InvalidArgumentError(
+                    f"[ServerHost.open_job] expected a job of {self.job.num_workers} workers, got "
+                    f"one of {num_workers} ({self.label}); give all processes the same number"
+                )
+            return self._number_of(("job",), self.job)
+
+    def fence(self, clients: Sequence[int]) -> None:
+        """Refuse all later writes of some clients, on every host."""
+        for host in list(self._hosts.values()):
+            for client in clients:
+                host.release_client(client, is_gone=True)
+
+    def tick(self) -> None:
+        """Answer calls that have waited long enough; called several times a second."""
+        if self.job is not None:
+            self.job.tick()
+
+    def end_waits(self) -> None:
+        """Answer all calls that wait: the server ends."""
+        if self.job is not None:
+            self.job.end_waits()
 
     def _number_of(self, key: tuple[str, ...], host: CallHost) -> int:
         """Return the number of a host, a new one if what it serves was made anew. Locked."""
@@ -230,6 +278,7 @@ class _ServerCalls(CallHost):
             "num_servers": server.num_servers,
             "life": server.life,
             "tables": server.table_names,
+            "is_ready": server.job is not None and server.job.is_ready,
         }
 
     def _do_table_names(self) -> list[str]:
@@ -242,6 +291,12 @@ class _ServerCalls(CallHost):
 
     def _do_open_group(self, names: list[str]) -> int:
         return self._server.open_group(names)
+
+    def _do_open_job(self, num_workers: int) -> int:
+        return self._server.open_job(num_workers)
+
+    def _do_fence(self, clients: list[int]) -> None:
+        self._server.fence(clients)
 
     def _do_clients_state(self) -> str:
         return json.dumps(self._server.clients_state())

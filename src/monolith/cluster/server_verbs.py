@@ -86,6 +86,15 @@ def _is_plain(value: object) -> bool:
     return value.layout == torch.strided and value.is_cpu and value.is_contiguous()
 
 
+class Clients(Argument):
+    """A list of numbers, such as those of callers."""
+
+    def _check(self, call: Checked, value: Any) -> None:
+        is_list = type(value) is list and len(value) <= _MAX_NAMES
+        if not is_list or not all(type(n) is int and 0 <= n < 1 << 63 for n in value):
+            raise call.error(f"{self.name} as a list of at most {_MAX_NAMES} numbers", value)
+
+
 _NAMES = Names("names")
 _CHANGES_BYTES = Integer("changes_bytes", 0, (1 << 63) - 1)
 
@@ -97,7 +106,9 @@ SERVER_VERBS: Mapping[str, Verb] = MappingProxyType(
         "table_names": Read(),
         "value_names": Read(),
         #
+        "fence": Write(Clients("clients")),
         "open_group": Write(_NAMES),
+        "open_job": Write(Integer("num_workers", 1, 1 << 20)),
         "open_table": Write(Text("config"), PlacementFields("placement"), _CHANGES_BYTES),
         "restore_clients": Write(Text("state")),
         "write_values": Write(NamedValues("values")),

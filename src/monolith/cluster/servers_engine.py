@@ -164,6 +164,11 @@ class ServersEngine(EngineBase):
         owner = f"{first}{f' and {len(others)} more' if others else ''}"
         self._client = ShardClient(owner, transports, owner="ServersEngine")
 
+    @property
+    def clients(self) -> list[int]:
+        """Numbers of the callers that write to the tables, by which servers know them."""
+        return [self._client.number, *(table.client for table in self._sharded)]
+
     def close(self) -> None:
         """End the connections; the servers keep the rows. Closing twice is fine."""
         self._note_closed(next(iter(self.tables)))

@@ -294,6 +294,11 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
         self.num_acknowledged = 0
         self._answered: dict[int, int] = {}  # shard -> update calls that it alone has answered
 
+    @property
+    def client(self) -> int:
+        """Number of the caller of the shards, by which their hosts know it."""
+        return self._client.number
+
     def measure_lookups(self, sink: MetricsSink | None, model_name: str = "") -> None:
         """Write the time of each shard's part of a lookup to a sink, as `timed_transport.py` says.
 

@@ -148,27 +148,55 @@ class ShardClient:
         Returns:
             The answers of the shards that were asked, in order.
         """
+        return self.begin(verb, arguments, tell)()
+
+    def begin(
+        self,
+        verb: str,
+        arguments: Sequence[tuple[Any, ...] | None],
+        tell: Callable[[int], None] | None = None,
+    ) -> Callable[[], list[Any]]:
+        """Send one call per shard; return the function that waits for the answers.
+
+        Call the function once, in any case; arguments are those of `call`.
+        """
         with self._lock:
             number = next(self._numbers)
             self._running.add(number)
             done = min(self._running)
+        calls = {
+            shard: Call(self._client, number, done, verb, given)
+            for shard, given in enumerate(arguments)
+            if given is not None
+        }
         try:
-            calls = {
-                shard: Call(self._client, number, done, verb, given)
-                for shard, given in enumerate(arguments)
-                if given is not None
-            }
-            return self._answers(calls, tell)
-        finally:
-            with self._lock:
-                self._running.discard(number)
+            pending = {shard: self._send(shard, call) for shard, call in calls.items()}
+            if tell is not None:
+                for shard, answer in pending.items():
+                    answer.add_done_callback(functools.partial(_tell, tell, shard))
+        except BaseException:
+            self._forget(number)
+            raise
 
-    def _answers(self, calls: dict[int, Call], tell: Callable[[int], None] | None) -> list[Any]:
+        def finish() -> list[Any]:
+            try:
+                return self._answers(calls, pending)
+            finally:
+                self._forget(number)
+
+        return finish
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._running.discard(number)
+
+    @property
+    def number(self) -> int:
+        """Number of the client, by which hosts know it."""
+        return self._client
+
+    def _answers(self, calls: dict[int, Call], pending: dict[int, Pending]) -> list[Any]:
         """All answers, also where one is an error: no shard works on when this returns."""
-        pending = {shard: self._send(shard, call) for shard, call in calls.items()}
-        if tell is not None:
-            for shard, answer in pending.items():
-                answer.add_done_callback(functools.partial(_tell, tell, shard))
         answers: list[Any] = []
         errors: list[BaseException] = []
         for shard, call in calls.items():

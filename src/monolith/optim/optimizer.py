@@ -4,7 +4,8 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -14,6 +15,16 @@ from monolith.table.base import BaseTable
 from monolith.table.config import Segment, segment_name, segments_of
 
 _rate_of = operator.itemgetter("lr")
+
+
+class DenseServers(Protocol):
+    """Steps dense parameters elsewhere, such as on parameter servers."""
+
+    def collect(self) -> AbstractContextManager[None]:
+        """Take the gradients; the context that is returned steps their parameters.
+
+        The tables are stepped inside of the context, which any thread may enter, once.
+        """
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -34,6 +45,7 @@ class Optimizer(torch.optim.Optimizer):
         modules: a module, or several; their tables are stepped. A table used twice is one.
         dense: optimizer of the other parameters; it belongs to this one from now on, and the
             anchors of the tables are taken out of it. None: there are only tables.
+        servers: what steps the parameters of `dense` in its place; None lets `dense` step them.
 
     Example:
         >>> from monolith.nn import EmbeddingBag
@@ -52,8 +64,9 @@ class Optimizer(torch.optim.Optimizer):
         self,
         modules: torch.nn.Module | Iterable[torch.nn.Module],
         dense: torch.optim.Optimizer | None = None,
+        servers: DenseServers | None = None,
     ) -> None:
-        self._is_built = False
+        self._is_built, self._servers = False, servers
         listed = _as_modules(modules)
         self.queues = _queues_of(listed)
         self.dense = _checked_dense(dense)
@@ -111,25 +124,29 @@ class Optimizer(torch.optim.Optimizer):
         queues = self._checked_queues()
         if queues is None:
             return loss
-        self.num_begun += 1
-        if self.dense is not None:
-            self.dense.step()
-        step_all(queues)
+        with self._begin_dense():
+            step_all(queues)
         return loss
 
     def begin_step(self) -> Callable[[], None]:
-        """Step the dense parameters; return a function that steps the tables.
+        """Step the dense parameters here; return a function that steps what is elsewhere.
 
-        Call the function once, on any thread. Until it returns, run no backward and no `zero_grad`
+        That is the tables, and dense parameters on servers. Call the function once, on any thread. Until it returns, run no backward and no `zero_grad`
         of this optimizer; lookups may run concurrently. `step` is both, and calls its hooks.
         """
         queues = self._checked_queues()
         if queues is None:
             return lambda: None
+        return functools.partial(_step_in, self._begin_dense(), queues)
+
+    def _begin_dense(self) -> AbstractContextManager[None]:
+        """Step the dense parameters, or return the context in which servers step them."""
         self.num_begun += 1
+        if self._servers is not None:
+            return self._servers.collect()
         if self.dense is not None:
             self.dense.step()
-        return functools.partial(step_all, queues)
+        return nullcontext()
 
     @staticmethod
     def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,6 +265,13 @@ class Optimizer(torch.optim.Optimizer):
         if self.dense is not None:
             groups = self.param_groups[: self._num_dense]
             self.dense.__setstate__({"state": self.state, "param_groups": groups})
+
+
+def _step_in(
+    context: AbstractContextManager[None], queues: list[PendingGradients[Any]]
+) -> None:
+    with context:
+        step_all(queues)
 
 
 def _as_modules(modules: torch.nn.Module | Iterable[torch.nn.Module]) -> list[torch.nn.Module]:

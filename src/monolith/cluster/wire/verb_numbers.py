@@ -19,6 +19,13 @@ _VERBS = (
     *("table_names", "value_names", "write_values"),
     # of files that shards write and read
     *("hurry_job", "job_state", "start_load", "start_save", "stop_job"),
+    # of the job that workers share
+    *("describe_job", "end_job", "export_dense", "export_job", "fence", "give_up_workers"),
+    *("hold_job", "import_dense", "import_job", "job_number", "join_job", "leave_job"),
+    *("note_held", "note_lost", "offer_shares", "open_job", "read_dense", "read_flags"),
+    *("read_text", "release_job", "set_flag", "set_ready", "set_start_values", "set_steps"),
+    *("set_text", "start_values", "step_job", "stop_workers", "take_share", "wait_held"),
+    *("watch_job",),
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(

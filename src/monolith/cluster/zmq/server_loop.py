@@ -1,12 +1,13 @@
 """`ServerLoop`: receives messages on a socket, lets a server do their calls, and answers."""
 
 import collections
+import functools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,13 +61,19 @@ class CalledServer(Protocol):
     life: int
 
     def do(self, host: int, call: Call) -> Any:
-        """Do a call of a host."""
+        """Do a call of a host; a quick one may return a `Future` of its answer."""
 
     def is_quick(self, host: int, verb: str) -> bool:
         """Whether a small call of this verb takes less time than a change of threads."""
 
     def release_client(self, client: int) -> None:
         """Free what a client holds that is gone."""
+
+    def tick(self) -> None:
+        """Answer calls that have waited long enough; called several times a second."""
+
+    def end_waits(self) -> None:
+        """Answer all calls that wait."""
 
 
 class ServerLoop:
@@ -129,6 +136,9 @@ class ServerLoop:
         self._answers: queue.SimpleQueue[tuple[Session, Message, Kind, Packed]] = (
             queue.SimpleQueue()
         )
+        self._late_answers: queue.SimpleQueue[tuple[Session, Message, Future[Any]]] = (
+            queue.SimpleQueue()
+        )
         self._pool = ThreadPoolExecutor(num_threads, "monolith-server")
         self._num_running = 0
         self._is_draining = self._is_closing = False
@@ -156,9 +166,10 @@ class ServerLoop:
     def drain(self, timeout_seconds: float) -> bool:
         """Refuse new calls and wait for the end of those that run; whether all ended."""
         self._is_draining = True
+        self._server.end_waits()
         end = time.monotonic() + timeout_seconds
         idle = threading.Event()
-        while self._num_running or not self._answers.empty():
+        while self._num_running or not (self._answers.empty() and self._late_answers.empty()):
             self._waker.wake()
             if time.monotonic() > end or not self._thread.is_alive():
                 return False
@@ -247,6 +258,7 @@ class ServerLoop:
                     self._receive()
                 if time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + _TICK_SECONDS
+                    self._server.tick()
                     self._end_leases()
             self._send_answers()
         except BaseException:
@@ -386,8 +398,7 @@ class ServerLoop:
     def _begin(self, session: Session, message: Message, arrival: float) -> None:
         verb = VERB_OF_NUMBER.get(message.header.verb, "")
         if message.num_bytes <= _QUICK_BYTES and self._server.is_quick(message.header.host, verb):
-            kind, packed = self._done(verb, message, arrival)
-            self._answer(session, message, kind, packed)
+            self._answer_quick(session, message, verb, arrival)
             return
         self._num_running += 1
         session.num_running += 1
@@ -395,32 +406,59 @@ class ServerLoop:
 
     def _work(self, session: Session, message: Message, verb: str, arrival: float) -> None:
         """Do a call on a thread of the pool."""
-        kind, packed = self._done(verb, message, arrival)
+        kind, packed = self._done(verb, lambda: self._do(verb, message, arrival))
         self._answers.put((session, message, kind, packed))
         self._waker.wake()
 
-    def _done(self, verb: str, message: Message, arrival: float) -> tuple[Kind, Packed]:
-        """Do a call; any error is its answer."""
+    def _answer_quick(self, session: Session, message: Message, verb: str, arrival: float) -> None:
+        """Do a call now; if it waits for others, a thread that ends the wait lets it be answered."""
+        late: list[Future[Any]] = []
+
+        def call() -> Any:
+            answer = self._do(verb, message, arrival)
+            if isinstance(answer, Future):
+                late.append(answer)
+                return None
+            return answer
+
+        kind, packed = self._done(verb, call)
+        if late:
+            late[0].add_done_callback(functools.partial(self._note_late, session, message))
+        else:
+            self._answer(session, message, kind, packed)
+
+    def _note_late(self, session: Session, message: Message, future: "Future[Any]") -> None:
+        self._late_answers.put((session, message, future))
+        self._waker.wake()
+
+    def _do(self, verb: str, message: Message, arrival: float) -> Any:
         header = message.header
+        waited = (time.monotonic() - arrival) * 1000
+        if header.deadline_ms and waited > header.deadline_ms:
+            raise DeadlineExceededError(
+                f"{self._where} expected to begin {verb!r} within {header.deadline_ms} ms, "
+                f"got to it after {waited:.0f}; it was not done"
+            )
+        if not verb:
+            raise InvalidArgumentError(
+                f"{self._where} expected the number of a verb, got {header.verb}"
+            )
+        call = Call(header.client, header.sequence, header.done, verb, message.value())
+        return self._server.do(header.host, call)
+
+    def _done(self, verb: str, call: Callable[[], Any]) -> tuple[Kind, Packed]:
+        """Do a call; any error is its answer."""
         try:
-            waited = (time.monotonic() - arrival) * 1000
-            if header.deadline_ms and waited > header.deadline_ms:
-                raise DeadlineExceededError(
-                    f"{self._where} expected to begin {verb!r} within {header.deadline_ms} ms, "
-                    f"got to it after {waited:.0f}; it was not done"
-                )
-            if not verb:
-                raise InvalidArgumentError(
-                    f"{self._where} expected the number of a verb, got {header.verb}"
-                )
-            call = Call(header.client, header.sequence, header.done, verb, message.value())
-            return Kind.REPLY, pack(self._server.do(header.host, call))
+            return Kind.REPLY, pack(call())
         except BaseException as error:
             if not isinstance(error, Exception):
                 _log.exception("%s: %s ended by an error", self._server.label, verb)
             return Kind.ERROR, pack(error_to_value(error))
 
     def _send_answers(self) -> None:
+        while not self._late_answers.empty():
+            session, message, future = self._late_answers.get_nowait()
+            self._answer(session, message, *self._done("", future.result))
         while True:
             try:
                 session, message, kind, packed = self._answers.get_nowait()

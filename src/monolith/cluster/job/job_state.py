@@ -1,0 +1,595 @@
+"""`JobState`: what server 0 knows of a job: its workers, the data they share out, and holds."""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from monolith.cluster.job.shared_state import LocalSharedState
+from monolith.data.str_queue import StrQueue
+from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
+
+WATCH_SECONDS = 10.0
+"""Seconds after which a watch is answered without news."""
+
+REJOIN_SECONDS = 15.0
+"""Seconds for which shares wait after server 0 came back, so that workers can say what they have."""
+
+_MAX_SHARES = 1_000_000
+
+
+class Progress(NamedTuple):
+    """What one worker step has trained of a share.
+
+    Attributes:
+        share: Share, as `take` gave it.
+        position: Position in the share after the step.
+        is_last: Whether the step ends the share.
+        num_samples: Number of samples of the step in this share.
+    """
+
+    share: str
+    position: Any
+    is_last: bool
+    num_samples: int
+
+
+class Taken(NamedTuple):
+    """The answer to a worker that asks for data.
+
+    Attributes:
+        kind: "share", "wait" (ask again: others may give a share back), or "end".
+        share: Share, if there is one.
+        position: Position after what was trained of the share; None is its begin.
+    """
+
+    kind: str
+    share: str = ""
+    position: Any = None
+
+
+class News(NamedTuple):
+    """What a worker watches.
+
+    Attributes:
+        number: Counts changes of the rest.
+        hold: Number of the hold for which pushes must wait; 0 without one.
+        hold_seconds: Seconds for which a hold lasts at most.
+        is_stopping: Whether workers are to end after their running step.
+    """
+
+    number: int
+    hold: int
+    hold_seconds: float
+    is_stopping: bool
+
+
+class _Applied(NamedTuple):
+    """A step that server 0 has, while the worker has not said that all servers have it."""
+
+    number: int
+    share: str
+    before: Any
+    is_last: bool
+    num_samples: int
+
+
+@dataclass
+class _Worker:
+    start: int
+    clients: list[int]
+    is_alive: bool = True
+    number: int = 0  # of the last step
+    taken: dict[str, Any] = field(default_factory=dict)  # share -> position
+    unacknowledged: list[_Applied] = field(default_factory=list)
+
+
+@dataclass
+class Counts:
+    """Numbers of a job since its begin.
+
+    Attributes:
+        steps: Worker steps that were applied.
+        samples: Samples of these steps.
+        repeats: Samples that were trained more than once.
+        lost_pushes: Pushes that a server had done and lost, over all servers.
+        dropped: Workers that were given up, with or without a restart.
+    """
+
+    steps: int = 0
+    samples: int = 0
+    repeats: int = 0
+    lost_pushes: int = 0
+    dropped: int = 0
+
+
+class JobState:
+    """The state of a job that all its workers share. Any thread may call at any time.
+
+    A share is some of the data, named by a text that all workers understand. Each is handed out to
+    one worker at a time. What a worker has trained of it comes with the worker's steps; a step
+    counts as done when the worker says that all servers have it. The shares of a worker that is
+    gone are handed out again, from the last position that counts.
+
+    Args:
+        num_workers: Number of workers.
+        clock: Seconds; only differences count.
+
+    Attributes:
+        counts: Numbers of the job.
+        shared: Flags and texts.
+    """
+
+    def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.num_workers, self._clock = num_workers, clock
+        self.counts, self.shared = Counts(), LocalSharedState()
+        self._lock = threading.RLock()
+        self._workers: dict[int, _Worker] = {}
+        self._facts: dict[str, Any] | None = None
+        # Data
+        self._names: list[str] | None = None  # of the shares of an epoch
+        self._epoch, self._num_epochs = -1, 0
+        self._queue = self._new_queue()
+        self._returned: deque[tuple[str, Any]] = deque()
+        self._gone: set[str] = set()  # shares that workers named when server 0 came back
+        self._expected: set[int] = set()
+        self._expected_until = 0.0
+        # Holds
+        self._news = News(0, 0, 0.0, False)
+        self._num_holds = 0
+        self._hold_until = 0.0
+        self._holder = 0
+        self._held: set[int] = set()
+        self._waiter: Future[list[tuple[int, list[int]]]] | None = None
+        self._watches: list[tuple[float, int, Future[News]]] = []
+
+    def _new_queue(self) -> StrQueue:
+        return StrQueue(auto_enqueue_fn=self._next_epoch, capacity=_MAX_SHARES, name="shares")
+
+    # Workers
+
+    def join(
+        self,
+        worker: int,
+        start: int,
+        clients: Sequence[int],
+        facts: Mapping[str, Any],
+        held: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Let a worker in, or in again; an earlier start of it is given up.
+
+        Args:
+            worker: Number of the worker.
+            start: Random number of this start of the worker.
+            clients: Numbers of the worker's callers, by which servers refuse it if it is given up.
+            facts: Facts that must be equal in all workers, each a list of lines.
+            held: What the worker has: "taken" (share -> position), "finished" (shares) and "number"
+                of its last step.
+
+        Returns:
+            "fenced": callers of the earlier start; "lost": shares that another worker has now;
+            "number": number of the worker's last step; "steps": steps of the job.
+
+        Raises:
+            InvalidArgumentError: The worker has another task than the workers before it, or its
+                number is not one of the job.
+        """
+        if not 0 <= worker < self.num_workers:
+            raise InvalidArgumentError(
+                f"[JobState.join] expected a worker in [0, {self.num_workers}), got {worker}; "
+                "give all processes the same number of workers"
+            )
+        with self._lock:
+            self._check_facts(worker, facts)
+            old = self._workers.get(worker)
+            fenced: list[int] = []
+            if old is not None and old.start != start:
+                fenced = old.clients
+                self._drop(worker, old)
+            number = max(0 if old is None else old.number, int(held.get("number", 0)))
+            new = _Worker(start, list(clients), number=number)
+            if old is not None and old.start == start:
+                new.taken, new.unacknowledged = old.taken, old.unacknowledged
+            lost = self._take_back(new, held)
+            self._workers[worker] = new
+            self._expected.discard(worker)
+            return {"fenced": fenced, "lost": lost, "number": number, "steps": self.counts.steps}
+
+    def _check_facts(self, worker: int, facts: Mapping[str, Any]) -> None:
+        if self._facts is None:
+            self._facts = dict(facts)
+        difference = first_difference(self._facts, facts)
+        if difference is not None:
+            ours, theirs = difference
+            raise InvalidArgumentError(
+                f"[JobState.join] expected the task of the first worker, with {ours!r}, got "
+                f"{theirs!r} (worker {worker}); start all processes with the same task and settings"
+            )
+
+    def _take_back(self, worker: _Worker, held: Mapping[str, Any]) -> list[str]:
+        """Note the shares that a worker has; return those that another one has by now. Locked."""
+        lost = []
+        for share in held.get("finished", ()):
+            self._remove(share)
+        for share, position in held.get("taken", {}).items():
+            if share in worker.taken:
+                continue
+            if any(share in other.taken for other in self._workers.values() if other.is_alive):
+                lost.append(share)
+                continue
+            self._remove(share)
+            worker.taken[share] = position
+        return lost
+
+    def _remove(self, share: str) -> None:
+        kept = [(name, position) for name, position in self._returned if name != share]
+        if len(kept) == len(self._returned):
+            self._gone.add(share)
+        self._returned = deque(kept)
+
+    def _worker(self, worker: int, start: int) -> _Worker:
+        found = self._workers.get(worker)
+        if found is None or found.start != start or not found.is_alive:
+            raise AbortedError(
+                f"[JobState] expected a worker of the job, got worker {worker}, which was given up "
+                "because it was silent, or was replaced by a new start; start it again"
+            )
+        return found
+
+    def leave(self, worker: int, start: int, acknowledged: int) -> None:
+        """Let a worker go; what it has not trained is handed out again."""
+        with self._lock:
+            found = self._workers.get(worker)
+            if found is None or found.start != start or not found.is_alive:
+                return
+            self._acknowledge(found, acknowledged)
+            self._give_back(found)
+            found.is_alive = False
+            self._note_held()
+
+    def lose(self, client: int) -> list[int]:
+        """Give up the worker of a caller that is gone; return the worker's callers."""
+        with self._lock:
+            for number, worker in self._workers.items():
+                if client in worker.clients and worker.is_alive:
+                    self._drop(number, worker)
+                    return worker.clients
+        return []
+
+    def _drop(self, number: int, worker: _Worker) -> None:
+        """Give up a worker: steps that not all servers may have are made once more. Locked."""
+        if not worker.is_alive:
+            return
+        for applied in reversed(worker.unacknowledged):
+            self.counts.repeats += applied.num_samples
+            worker.taken[applied.share] = applied.before
+        worker.unacknowledged.clear()
+        self._give_back(worker)
+        worker.is_alive = False
+        self.counts.dropped += 1
+        self._held.discard(number)
+        self._note_held()
+
+    def _give_back(self, worker: _Worker) -> None:
+        self._returned.extend(worker.taken.items())
+        worker.taken.clear()
+
+    def alive_workers(self) -> list[int]:
+        """Return the numbers of the workers that have joined and not left."""
+        with self._lock:
+            return sorted(n for n, worker in self._workers.items() if worker.is_alive)
+
+    # Data
+
+    def offer(self, names: Sequence[str], num_epochs: int | None) -> None:
+        """Set the shares of an epoch, and the number of epochs; None never ends.
+
+        After a restore the shares of the save are kept: those of a run before, to its end.
+        """
+        with self._lock:
+            if self._names is not None:
+                return
+            self._names, self._num_epochs = list(names), -1 if num_epochs is None else num_epochs
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the shares are known."""
+        return self._names is not None
+
+    def _next_epoch(self) -> tuple[list[str], bool]:
+        names = self._names
+        is_over = 0 <= self._num_epochs <= self._epoch + 1
+        if names is None or not names or is_over:
+            return [], True
+        self._epoch += 1
+        return [share_of(self._epoch, name) for name in names], False
+
+    def take(self, worker: int, start: int, acknowledged: int) -> Taken:
+        """Return a share for a worker.
+
+        Args:
+            worker: Number of the worker.
+            start: Start of the worker.
+            acknowledged: Number of the worker's last step that all servers have.
+
+        Raises:
+            AbortedError: The worker was given up.
+        """
+        with self._lock:
+            found = self._worker(worker, start)
+            self._acknowledge(found, acknowledged)
+            if self._news.is_stopping:
+                return Taken("end")
+            if self._names is None or self._is_expecting():
+                return Taken("wait")
+            share, position = self._next_share()
+            if share:
+                found.taken[share] = position
+                return Taken("share", share, position)
+            is_busy = any(each.taken for each in self._workers.values())
+            return Taken("wait" if is_busy else "end")
+
+    def _is_expecting(self) -> bool:
+        if self._expected and self._clock() > self._expected_until:
+            self._expected.clear()
+        return bool(self._expected)
+
+    def _next_share(self) -> tuple[str, Any]:
+        if self._returned:
+            return self._returned.popleft()
+        while True:
+            share, is_over = self._queue.dequeue()
+            if is_over:
+                return "", None
+            if share not in self._gone:
+                return share, None
+            self._gone.discard(share)
+
+    def note_step(
+        self, worker: int, start: int, number: int, progress: Sequence[Progress]
+    ) -> int:
+        """Note that server 0 has a worker's step; return the number of steps of the job.
+
+        The steps of the worker before this one are at all servers.
+
+        Raises:
+            AbortedError: The worker was given up.
+        """
+        with self._lock:
+            found = self._worker(worker, start)
+            self._acknowledge(found, number - 1)
+            for share, position, is_last, num_samples in progress:
+                self.counts.samples += num_samples
+                if share not in found.taken:  # another worker trains it too
+                    self.counts.repeats += num_samples
+                    continue
+                before = found.taken[share]
+                found.unacknowledged.append(_Applied(number, share, before, is_last, num_samples))
+                found.taken[share] = position
+            found.number = number
+            self.counts.steps += 1
+            return self.counts.steps
+
+    def check_worker(self, worker: int, start: int) -> None:
+        """Refuse a worker that was given up.
+
+        Raises:
+            AbortedError: The worker was given up.
+        """
+        with self._lock:
+            self._worker(worker, start)
+
+    def _acknowledge(self, worker: _Worker, number: int) -> None:
+        for applied in worker.unacknowledged:
+            if applied.number <= number and applied.is_last:
+                worker.taken.pop(applied.share, None)
+        worker.unacknowledged = [a for a in worker.unacknowledged if a.number > number]
+
+    def note_lost(self, num_pushes: int) -> None:
+        """Count pushes that a server had done and lost."""
+        with self._lock:
+            self.counts.lost_pushes += num_pushes
+
+    # Holds
+
+    def watch(self, worker: int, start: int, number: int, acknowledged: int) -> "Future[News]":
+        """Return the news after those of a number, when there are some.
+
+        Raises:
+            AbortedError: The worker was given up.
+        """
+        future: Future[News] = Future()
+        with self._lock:
+            found = self._worker(worker, start)
+            self._acknowledge(found, acknowledged)
+            if self._news.number != number:
+                future.set_result(self._news)
+            else:
+                self._watches.append((self._clock() + WATCH_SECONDS, worker, future))
+        return future
+
+    def _publish(self, **changes: Any) -> None:
+        """Change the news, and tell them to all who watch. Locked."""
+        self._news = self._news._replace(number=self._news.number + 1, **changes)
+        watches, self._watches = self._watches, []
+        for _, _, future in watches:
+            if not future.done():
+                future.set_result(self._news)
+
+    def hold(self, holder: int, seconds: float) -> int:
+        """Ask all workers but one to hold their next pushes; return the number of the hold.
+
+        A hold ends by `release`, or after its seconds.
+
+        Raises:
+            FailedPreconditionError: Another hold lasts.
+        """
+        with self._lock:
+            if self._news.hold and self._clock() < self._hold_until:
+                raise FailedPreconditionError(
+                    f"[JobState.hold] expected no hold that lasts, got number {self._news.hold}; "
+                    "two processes save at once, or a chief that was killed has just begun: try "
+                    "again"
+                )
+            self._num_holds += 1
+            self._holder, self._held = holder, set()
+            self._hold_until = self._clock() + seconds
+            self._publish(hold=self._num_holds, hold_seconds=seconds)
+            return self._num_holds
+
+    def note_held(self, worker: int, start: int, hold: int, acknowledged: int) -> None:
+        """Note that a worker holds its pushes, and that all servers have those before.
+
+        Raises:
+            AbortedError: The worker was given up.
+        """
+        with self._lock:
+            self._acknowledge(self._worker(worker, start), acknowledged)
+            if hold == self._news.hold:
+                self._held.add(worker)
+                self._note_held()
+
+    def await_held(self, hold: int, seconds: float) -> "Future[list[tuple[int, list[int]]]]":
+        """Return the silent workers with their callers, when all others hold or time is over."""
+        future: Future[list[tuple[int, list[int]]]] = Future()
+        with self._lock:
+            if hold != self._news.hold:
+                raise FailedPreconditionError(
+                    f"[JobState.await_held] expected hold {self._news.hold}, got {hold}, which has "
+                    "ended"
+                )
+            self._waiter, self._waiter_until = future, self._clock() + seconds
+            self._note_held()
+        return future
+
+    def _silent(self) -> list[tuple[int, list[int]]]:
+        return [
+            (number, worker.clients)
+            for number, worker in sorted(self._workers.items())
+            if worker.is_alive and number != self._holder and number not in self._held
+        ]
+
+    def _note_held(self, *, is_over: bool = False) -> None:
+        """Answer who waits for a hold, if all hold or the time is over. Locked."""
+        if self._waiter is None:
+            return
+        silent = self._silent()
+        if not silent or is_over:
+            waiter, self._waiter = self._waiter, None
+            if not waiter.done():
+                waiter.set_result(silent)
+
+    def give_up(self, workers: Sequence[int]) -> None:
+        """Give up workers that are silent."""
+        with self._lock:
+            for number in workers:
+                if number in self._workers:
+                    self._drop(number, self._workers[number])
+
+    def release(self, hold: int) -> None:
+        """End a hold; one that has ended already is fine."""
+        with self._lock:
+            if hold == self._news.hold:
+                self._publish(hold=0)
+
+    def stop(self) -> None:
+        """Ask all workers to end after their running step."""
+        with self._lock:
+            if not self._news.is_stopping:
+                self._publish(is_stopping=True)
+
+    def tick(self) -> None:
+        """Answer who has waited long enough; called several times a second."""
+        with self._lock:
+            now = self._clock()
+            over = [future for until, _, future in self._watches if now >= until]
+            self._watches = [watch for watch in self._watches if now < watch[0]]
+            for future in over:
+                if not future.done():
+                    future.set_result(self._news)
+            if self._waiter is not None and now >= self._waiter_until:
+                self._note_held(is_over=True)
+            if self._news.hold and now >= self._hold_until:
+                self._publish(hold=0)
+
+    def end_waits(self) -> None:
+        """Answer all who wait: the server ends."""
+        with self._lock:
+            self._publish()
+            self._note_held(is_over=True)
+
+    # Saves
+
+    def export(self) -> dict[str, Any]:
+        """Return the state as JSON accepts it. Shares that are taken count as given back."""
+        with self._lock:
+            workers = self._workers.items()
+            taken = [list(item) for _, worker in workers for item in worker.taken.items()]
+            return {
+                "names": self._names,
+                "num_epochs": self._num_epochs,
+                "epoch": self._epoch,
+                "queue": self._queue.state_dict(),
+                "returned": [*taken, *map(list, self._returned)],
+                "gone": sorted(self._gone),
+                "counts": vars(self.counts),
+                "alive": [number for number, worker in workers if worker.is_alive],
+                "numbers": {str(number): worker.number for number, worker in workers},
+            }
+
+    def load(self, state: Mapping[str, Any], *, with_workers: bool) -> None:
+        """Set the state of a save.
+
+        Args:
+            state: Of `export`.
+            with_workers: Whether the workers of the save are still there and will join again;
+                shares wait for them.
+        """
+        with self._lock:
+            self._names, self._num_epochs = state["names"], state["num_epochs"]
+            self._epoch, self._gone = state["epoch"], set(state["gone"])
+            self._queue = self._new_queue()
+            self._queue.load_state_dict(state["queue"])
+            self._returned = deque((share, position) for share, position in state["returned"])
+            lost = self.counts.lost_pushes
+            self.counts = Counts(**state["counts"])
+            self.counts.lost_pushes += lost
+            if with_workers:
+                self._expected = {n for n in state["alive"] if n not in self._workers}
+                self._expected_until = self._clock() + REJOIN_SECONDS
+
+    def set_steps(self, number: int) -> None:
+        """Set the number of steps, for a job that goes on from a checkpoint of another mode."""
+        with self._lock:
+            self.counts.steps = number
+
+
+def share_of(epoch: int, name: str) -> str:
+    """Return the text of a share in an epoch.
+
+    Example:
+        >>> share_of(1, "part-7")
+        '[1, "part-7"]'
+    """
+    return json.dumps([epoch, name])
+
+
+def name_of(share: str) -> tuple[int, str]:
+    """Return epoch and name of a share."""
+    epoch, name = json.loads(share)
+    return epoch, name
+
+
+def first_difference(ours: Any, theirs: Any) -> tuple[Any, Any] | None:
+    """Return the first lines that differ between two facts; None if there are none."""
+    for name in sorted({*ours, *theirs}):
+        mine, other = ours.get(name, []), theirs.get(name, [])
+        for number in range(max(len(mine), len(other))):
+            pair = tuple(lines[number] if number < len(lines) else "nothing" for lines in (mine, other))
+            if pair[0] != pair[1]:
+                return pair[0], pair[1]
+    return None
