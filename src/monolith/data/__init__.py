@@ -21,6 +21,7 @@ from monolith.data.records.readers import (
     tfrecords,
 )
 from monolith.data.records.record_writer import RecordWriter
+from monolith.data.shares.division import Shares, split_source
 from monolith.data.sources import arrow, arrow_table, csv, from_files, jsonl, parquet, synthetic
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "RecordFormat",
     "RecordParser",
     "RecordWriter",
+    "Shares",
     "arrow",
     "arrow_table",
     "as_table",
@@ -53,6 +55,7 @@ __all__ = [
     "jsonl",
     "operations",
     "parquet",
+    "split_source",
     "synthetic",
     "tfrecords",
 ]

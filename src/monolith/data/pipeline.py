@@ -234,7 +234,7 @@ class Pipeline:
     ) -> "Pipeline":
         """Filter as `filter` does; the function also receives the block's first sample number."""
         declared = _reads_of("filter_numbered", keeps, reads)
-        return self._then(stages.Filter(self.stage, keeps, name, declared))
+        return self._then(stages.Filter(self.stage, keeps, name, declared, is_numbered=True))
 
     def split(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,17 @@ Part = tuple[pa.RecordBatch, int, int]
 """A block, the position of the first sample to use, and the number of samples."""
 
 
+@runtime_checkable
+class PartsCursor(Protocol):
+    """Cursor that returns the parts of a block without joining them."""
+
+    def next_parts(self) -> list[Part] | None:
+        """Return the next block as parts; None at the end."""
+
+
 def next_parts(cursor: Cursor) -> list[Part] | None:
     """Return the next block as parts, without joining them if the cursor can avoid this."""
-    if isinstance(cursor, _BlocksCursor):
+    if isinstance(cursor, PartsCursor):
         return cursor.next_parts()
     block = cursor.next()
     return None if block is None else [(block, 0, block.num_rows)]
@@ -217,6 +225,7 @@ class Filter:
         keeps: function of a block and the number of its first sample in the epoch; returns a mask.
         name: name of the function, for descriptions.
         reads: columns that the function reads; None if it may read every column.
+        is_numbered: whether the mask may depend on the number.
         counts: numbers of kept and dropped samples over all passes in this process.
     """
 
@@ -224,6 +233,7 @@ class Filter:
     keeps: Callable[[pa.RecordBatch, int], npt.NDArray[np.bool_]]
     name: str
     reads: frozenset[str] | None = None
+    is_numbered: bool = False
     counts: dict[str, int] = field(default_factory=lambda: {"kept": 0, "left_out": 0})
 
     def describe(self) -> list[str]:
