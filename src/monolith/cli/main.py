@@ -19,6 +19,7 @@ COMMANDS = MappingProxyType(
         "new": "new",
         "train": "train",
         "ps": "ps",
+        "worker": "worker",
         "keys": "keys",
         "inspect": "inspect",
         "import": "import_command",  # `import` is a keyword of Python

@@ -1,11 +1,11 @@
-"""Progress of a training run, a bar on a terminal, lines elsewhere, or JSON; and of a save."""
+"""Progress and end of a training run, a bar on a terminal, lines or JSON; progress of a save."""
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from monolith.checkpoint import WriteOptions
-from monolith.cli.console import emit_json, row_progress
-from monolith.train import Figures
+from monolith.cli.console import emit_json, row_progress, say
+from monolith.data import Pipeline
+from monolith.train import Figures, FitResult, ReportHook
 from monolith.train.imported_rows import ImportTarget
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _TITLES = MappingProxyType({"auc": "AUC", "log_loss": "log loss"})
+_SHOWN_COLUMNS = 5
 _REFRESH_SECONDS = 0.1  # least time between two updates of the bar
 
 
@@ -43,6 +45,11 @@ def words_of(figures: Figures) -> list[str]:
     if figures.staleness_bound:
         words += [f"at most {figures.staleness_bound} steps stale"]
     return words
+
+
+# 128 plus the number of the signal, as in shells.
+STATUS_OF_SIGNAL = MappingProxyType({"interrupted": 130, "terminated": 143})
+"""End of a run by a signal -> exit status."""
 
 
 class TrainProgress:
@@ -166,3 +173,63 @@ def save_with_progress(target: ImportTarget) -> str:
     num_rows = target.trainer.features.num_rows()
     with row_progress(f"saving {target.directory}", num_rows) as advance:
         return target.save(WriteOptions(progress=lambda progress: advance(progress.num_rows)))
+
+
+def words_of_columns(samples: Pipeline) -> str:
+    """Say how many columns of the samples are used, and which are not."""
+    num_used, others = len(samples.columns.names()), sorted(samples.left_out)
+    shown = ", ".join(others[:_SHOWN_COLUMNS]) + (", ..." if len(others) > _SHOWN_COLUMNS else "")
+    return f"{num_used:,} of {num_used + len(others):,} columns are used; not used: {shown}"
+
+
+class ProgressHook(ReportHook):
+    """The hook that shows the figures of a run.
+
+    Args:
+        progress: shows them.
+    """
+
+    def __init__(self, progress: TrainProgress) -> None:
+        self._progress = progress
+
+    def report(self, figures: Figures) -> None:
+        """Show the figures."""
+        self._progress.update(figures)
+
+
+def _scores(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def tell_end(
+    task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool, **facts: Any
+) -> None:
+    """Print the result of the run and the next command."""
+    rate = result.num_samples / result.seconds if result.seconds else 0.0
+    if as_json:
+        emit_json(
+            {
+                "ended": result.ended,
+                "num_steps": result.num_steps,
+                "num_samples": result.num_samples,
+                "seconds": result.seconds,
+                "figures": asdict(result.figures),
+                "evaluations": result.evaluations,
+                "saves": asdict(result.saves),
+                "eval": held_out,
+                **facts,
+            }
+        )
+    lines = [
+        f"{result.num_steps:,} steps, {result.num_samples:,} samples in {result.seconds:.1f} s "
+        f"({rate:,.0f} samples/s); ended: {result.ended}",
+        f"last: {', '.join(words_of(result.figures)[1:])}",
+    ]
+    for step, metrics in result.evaluations.items():
+        lines.append(f"eval at step {step:,}: {_scores(metrics)}")
+    if held_out is not None:
+        lines.append(f"eval: {_scores(held_out)}")
+        lines.append(f"next: monolith train {task} --help")
+    else:
+        lines.append(f"next: monolith train {task} --data eval=PATH, to score held-out samples")
+    say("\n".join(lines))

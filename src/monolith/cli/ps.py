@@ -4,27 +4,40 @@ import logging
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from monolith.cli.console import emit_json, fail, say
+from monolith.cli.options import run_options as run
+
+if TYPE_CHECKING:
+    from monolith.cluster.job.dense_shard import DenseShard
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
     help="Example: monolith ps --index 0 --num-servers 2 --bind 127.0.0.1:7000\n\n"
-    "Run a parameter server: it holds a shard of every table of the trainers that connect. "
+    "Run a parameter server: it holds a shard of every table of the trainers that connect, and "
+    "with a TASK also dense parameters with their optimizer, for `monolith worker`. "
     "SIGTERM or Ctrl-C finishes the running calls and ends the server; its rows are in the "
     "checkpoints of the trainer.",
     short_help="Run a parameter server.",
 )
 def ps(
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="Task file, FILE.py:CLASS, or module.CLASS, of a job with `monolith worker`."
+        ),
+    ] = None,
     index: Annotated[int, typer.Option(min=0, metavar="I", help="Number of this server.")] = 0,
     num_servers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Number of servers of the job.")
     ] = 1,
+    settings: run.Settings = None,
+    file: run.SettingsFile = None,
     bind: Annotated[
         str,
         typer.Option(
@@ -63,6 +76,7 @@ def ps(
     if index >= num_servers:
         fail(f"expected --index below --num-servers, got {index} of {num_servers}", status=2)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    dense = None if task is None else _dense_of(task, file, settings, index, num_servers)
     try:
         options = ServerOptions(
             index,
@@ -74,7 +88,7 @@ def ps(
             threads,
             metrics_port,
         )
-        process = ServerProcess(options)
+        process = ServerProcess(options, dense)
     except (OpError, OSError, ValueError) as error:
         fail(str(error), status=2)
     with process:
@@ -99,10 +113,25 @@ def ps(
         process.run()
         is_drained = process.drain(drain_seconds)
         counts = dict(process.loop.counts)
-        text = f"{received[0]}: ended after {counts.get('calls', 0):,} calls" + (
+        reason = received[0] if received else "end of the job"
+        text = f"{reason}: ended after {counts.get('calls', 0):,} calls" + (
             "" if is_drained else f"; some did not end within {drain_seconds:g} seconds"
         )
         _tell(as_json, {"event": "ended", "is_drained": is_drained, "messages": counts}, text)
+
+
+def _dense_of(
+    task: str, file: str | None, settings: list[str] | None, index: int, num_servers: int
+) -> "DenseShard":
+    """Return the dense parameters of a task that live on this server."""
+    from monolith.cli.task_file import load_task_class, resolve_settings
+    from monolith.train.roles.server import dense_shard
+    from monolith.train.run_state import seed_all
+
+    task_class = load_task_class(task)
+    resolved, how = resolve_settings(task_class, file, settings or ())
+    seed_all(how.seed)
+    return dense_shard(task_class.from_settings(resolved.value), how, index, num_servers)
 
 
 def _words_of_start(facts: dict[str, Any], discovery: str | None, keys: str | None) -> str:

@@ -109,7 +109,7 @@ class RemoteServers(Servers):
         self._job: list[HostHandle] | None = None
         self._sweeps: dict[str, TableSweep] = {}
         self._client = self._client_of(self._connections)
-        self._check_order(self._client.call("describe", [()] * len(self)))
+        self._check_order(self.describe())
         for number, connection in enumerate(self._connections):
             connection.on_new_life = functools.partial(self._renew, number)
 
@@ -200,6 +200,10 @@ class RemoteServers(Servers):
             RemoteTransport(connection, handle, self._timeout_seconds)
             for connection, handle in zip(self._connections, handles, strict=True)
         ]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return facts about each server: its number, tables, and whether a job has begun on it."""
+        return self._client.call("describe", [()] * len(self))
 
     def clients_state(self) -> list[Any]:
         """Return the last writes of each server's clients as JSON accepts them, for a checkpoint.

@@ -169,6 +169,11 @@ class ServerHost:
                 )
             return self._number_of(("job",), self.job)
 
+    @property
+    def is_job_ended(self) -> bool:
+        """Whether the chief of a job has ended it."""
+        return self.job is not None and self.job.is_ended
+
     def fence(self, clients: Sequence[int]) -> None:
         """Refuse all later writes of some clients, on every host."""
         for host in list(self._hosts.values()):

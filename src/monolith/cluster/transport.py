@@ -22,6 +22,7 @@ from monolith.errors import UnavailableError
 from monolith.table.arguments import check_wait, time_text
 
 # Two classes of one meaning until Python 3.11.
+_MAX_SPREAD = 256  # numbers between the oldest call that runs and the newest
 _LOST = (TimeoutError, concurrent.futures.TimeoutError, UnavailableError)
 
 
@@ -122,7 +123,7 @@ class ShardClient:
         self._numbers = itertools.count()
         self._running: set[int] = set()
         # Entered again by a cut that is collected, and so closed, inside a call.
-        self._lock = threading.RLock()
+        self._lock = threading.Condition(threading.RLock())
         # Hosts outlive their clients, and would keep the last answer of each.
         self._goodbye = weakref.finalize(self, _say_bye, self.transports, self._client)
         self._goodbye.atexit = False
@@ -161,6 +162,8 @@ class ShardClient:
         Call the function once, in any case; arguments are those of `call`.
         """
         with self._lock:
+            # A host forgets old answers: the call of a slow thread must not become one of them.
+            self._lock.wait_for(lambda: len(self._running) < 2 or self._spread() < _MAX_SPREAD)
             number = next(self._numbers)
             self._running.add(number)
             done = min(self._running)
@@ -186,9 +189,13 @@ class ShardClient:
 
         return finish
 
+    def _spread(self) -> int:
+        return max(self._running) - min(self._running)
+
     def _forget(self, number: int) -> None:
         with self._lock:
             self._running.discard(number)
+            self._lock.notify_all()
 
     @property
     def number(self) -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.checkpoint import Checkpoint, Contents, WriteOptions, find, save
 from monolith.checkpoint.dense_tensors import describe, module_tensors
 from monolith.checkpoint.state_tree import Stateful
+from monolith.cluster.job.job_client import JOB
+from monolith.cluster.job.served_dense import DENSE_VERSIONS
 from monolith.cluster.remote_servers import CLIENTS, RemoteServers
 from monolith.errors import NotFoundError
 from monolith.table.disk.workers import Progress
@@ -89,7 +91,19 @@ def restore_trainer(
     checkpoint.restore(tables=tables, dense=_model_tensors(trainer), states=_states(trainer, names))
     saved_rates = rename_tables(trainer.state.saved_rates, names)
     trainer.rates.take_over(saved_rates, trainer.state.step)
+    _send_restored(trainer, checkpoint)
     return checkpoint
+
+
+def _send_restored(trainer: "Trainer", checkpoint: Checkpoint) -> None:
+    """Give the servers of a job the dense parameters and the job's state of a checkpoint."""
+    if trainer.job is None or trainer.served is None:
+        return
+    trainer.served.send_all()
+    saved = (checkpoint.read_trainer() or {}).get(JOB)
+    if saved is not None:
+        trainer.job.load(saved)
+    trainer.job.set_steps(trainer.state.step)
 
 
 class _OptimizerState:
@@ -124,16 +138,21 @@ class _OptimizerState:
 
 def contents_of(trainer: "Trainer") -> Contents:
     """Collect the trainer anew for each save, because a model may have replaced its tensors."""
+    job, served = trainer.job, trainer.served
+    if served is not None:
+        served.take_all()  # the values of the servers, not the copies
     dense, states = _model_tensors(trainer), _states(trainer)
     tensors = [(str(tensor.device), name, tensor) for name, tensor in dense.items()]
     servers = trainer.servers
-    clients = servers.clients_state() if isinstance(servers, RemoteServers) else None
+    document = {CLIENTS: servers.clients_state()} if isinstance(servers, RemoteServers) else None
+    if document is not None and job is not None and served is not None:
+        document |= {JOB: job.export(), DENSE_VERSIONS: served.versions}
     return Contents(
         tables=list(trainer.features.tables.values()),
         dense=dense,
         states=states,
         meta=describe([*tensors, *(("cpu", name, state) for name, state in states.items())]),
-        trainer=None if clients is None else {CLIENTS: clients},
+        trainer=document,
         step=trainer.state.step,
         with_expired=True,  # a step may update these rows before they are evicted
     )

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from monolith.cluster.job.job_client import JobClient
+from monolith.cluster.job.served_dense import ServedDense
 from monolith.table.arguments import as_integer
 from monolith.table.calls import Clock
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
@@ -61,6 +63,49 @@ class EvalHook(Hook):
         else:
             state.num_worse += 1
         return state.num_worse >= rule.patience
+
+
+class RefreshHook(Hook):
+    """The hook that keeps the copies of dense parameters on servers fresh.
+
+    What a step reads or its answer brings is written into the model after the step.
+
+    Args:
+        served: Dense parameters on the servers.
+    """
+
+    def __init__(self, served: ServedDense) -> None:
+        self._served = served
+
+    def before_run(self, ctx: StepContext) -> Callable[[], None] | None:
+        """Read the parameters during the step, unless the answer of the step brings them."""
+        return None if self._served.wants_values else self._served.fetch
+
+    def after_run(self, ctx: StepContext, results: StepResults) -> None:
+        """Write what has arrived into the model."""
+        self._served.refresh()
+
+
+class JobEndHook(Hook):
+    """The hook of the chief that lets the other workers end before the last save.
+
+    Args:
+        job: Connection to the job.
+        is_stopping: Whether the run ends before its data; the other workers are stopped then.
+        timeout_seconds: Limit on the wait.
+    """
+
+    def __init__(
+        self, job: JobClient, is_stopping: Callable[[], bool], timeout_seconds: float
+    ) -> None:
+        self._job, self._is_stopping = job, is_stopping
+        self._timeout_seconds = timeout_seconds
+
+    def end(self, run: Run) -> None:
+        """Wait for the others."""
+        if self._is_stopping():
+            self._job.stop_all()
+        self._job.await_others(self._timeout_seconds)
 
 
 class EvictHook(Hook):

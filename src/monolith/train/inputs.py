@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.cluster.job.served_dense import ServedDense
 from monolith.data import Batch, Pipeline
 from monolith.data.batch import with_columns
 from monolith.data.columns import first_names
@@ -273,6 +274,7 @@ class Trainee:
         model: Dense model.
         optimizer: Optimizer of the dense parameters and the tables.
         clock: Clock of the updates.
+        served: Dense parameters on the servers of a job; None without a job.
     """
 
     task: "Task"
@@ -282,6 +284,7 @@ class Trainee:
     model: torch.nn.Module
     optimizer: Optimizer
     clock: StepClock
+    served: ServedDense | None = None
 
     def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
         """Return the rows of all features, followed by the dense columns, in one matrix.

@@ -31,6 +31,7 @@ from monolith.train.driver import (
 from monolith.train.inputs import Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
+from monolith.train.roles.job_source import JobSource, source_position
 from monolith.train.run_state import (
     BufferCopies,
     RunState,
@@ -328,21 +329,26 @@ class TrainLoop(Hook):
                 mean = loss / len(parts) if len(parts) > 1 else loss
                 mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued
         with stages.update:
-            self._update([part.batch for part in parts])
+            self._update(parts)
         self._attempt = None
-        self._run.global_step = (self._run.global_step or 0) + 1
-        self._state.position = parts[-1].position
+        served = trainee.served
+        num_steps = (self._run.global_step or 0) + 1
+        self._run.global_step = num_steps if served is None else max(num_steps, served.num_steps)
+        is_alone = served is None or served.num_workers == 1
+        self._state.position = source_position(parts[-1].position, is_alone=is_alone)
         self._state.num_samples += sum([len(part.batch) for part in parts])
         staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
         self.reader.finish()
         return StepOutput(outputs, staleness)
 
-    def _update(self, batches: list[Batch]) -> None:
+    def _update(self, parts: list[Part]) -> None:
         trainee, optimizer = self._trainee, self._trainee.optimizer
+        if trainee.served is not None:
+            trainee.served.note_progress([part.position for part in parts])
         if trainee.settings.clip_norm is not None:
             trainee.clip_gradients(trainee.settings.clip_norm)
         trainee.task.change_gradients(optimizer, self._run.global_step or 0)
-        trainee.clock.set(batches)
+        trainee.clock.set([part.batch for part in parts])
         num_begun = optimizer.num_begun
         try:
             # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
@@ -373,7 +379,8 @@ class TrainLoop(Hook):
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Request the end of the run after its last step, or after a call of `stop`."""
-        if self._is_stopping or self._run.global_step == self._last_step:
+        is_over = self._last_step is not None and (self._run.global_step or 0) >= self._last_step
+        if self._is_stopping or is_over:
             ctx.request_stop()
 
     def finish(self) -> None:
@@ -440,6 +447,8 @@ class TrainLoop(Hook):
     def stop(self) -> None:
         """End the run after the running step. Safe in a signal handler; a second call is fine."""
         self._is_stopping = True
+        if isinstance(self.batches, JobSource):
+            self.batches.stop()
         self.reader.stop()
 
     def close(self) -> None:

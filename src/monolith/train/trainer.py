@@ -13,6 +13,8 @@ import torch
 from monolith.checkpoint import Checkpoint, RestoreMark
 from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers, RemoteServers, Servers
+from monolith.cluster.job.job_client import JobClient
+from monolith.cluster.job.served_dense import ServedDense
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn import Features
@@ -24,13 +26,22 @@ from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
 from monolith.train.figures import Figures, FiguresHook, Meter, label_of
-from monolith.train.hooks import EvalHook, EvictHook, RunLockHook, SweepHook, check_hours
+from monolith.train.hooks import (
+    EvalHook,
+    EvictHook,
+    JobEndHook,
+    RefreshHook,
+    RunLockHook,
+    SweepHook,
+    check_hours,
+)
 from monolith.train.hosting import engine_maker, host_parameters, table_maker
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
+from monolith.train.roles.job_source import job_source
 from monolith.train.run_metrics import (
     METRICS,
     MetricsHook,
@@ -92,6 +103,8 @@ class Trainer:
         metrics: Sink of the measurements of every run; None measures nothing. The trainer flushes
             the sink, also if a run fails, and the caller closes it. A sink that fails does not end
             a run.
+        job: Job of which the trainer is a worker; its servers have the tables and the dense
+            parameters. `run_worker` says how a worker begins and ends.
 
     Attributes:
         task: Task of the trainer.
@@ -104,6 +117,8 @@ class Trainer:
         run: Run that counts steps over all calls of `fit`.
         state: State of the run apart from tables, model and optimizer, for checkpoints.
         servers: Servers for tables and dense parameters; None without servers.
+        job: Job of which the trainer is a worker; None without one.
+        served: Dense parameters on the servers of the job; None without a job.
         metrics: Sink of the measurements; a `NullSink` without one.
         result: Result of the last `fit`; None before.
 
@@ -135,14 +150,17 @@ class Trainer:
         *,
         clock: Clock = wall_clock,
         metrics: MetricsSink | None = None,
+        job: JobClient | None = None,
     ) -> None:
-        self.task, self.hooks = task, tuple(hooks)
+        self.task, self.hooks, self.job = task, tuple(hooks), job
         self.metrics = _lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, Servers) else self._own_servers
+        if job is not None:
+            self.servers = job.servers
         self.features = Features(
             task.features,
             missing=task.missing,
@@ -156,16 +174,27 @@ class Trainer:
         for parameter, state in self.hosted:
             if dense is not None:
                 dense.state[parameter] = state
+        self.served: ServedDense | None = None
+        if job is not None:
+            is_fresh = self.settings.push == 0
+            self.served = ServedDense(job, self.model, dense, wants_values=is_fresh)
         if dense is None and not self.features.features:
             raise InvalidArgumentError(
                 "[Trainer] expected features, or a model with parameters and an optimizer, got "
                 f"neither: nothing would be trained (task {task.name!r})"
             )
-        self.optimizer = Optimizer([self.features, self.model], dense)
+        self.optimizer = Optimizer([self.features, self.model], dense, self.served)
         self.rates = TaskRates(task, self.optimizer)
         self.columns = TaskColumns.of(task)
         self.trainee = Trainee(
-            task, self.settings, self.columns, self.features, self.model, self.optimizer, self.clock
+            task,
+            self.settings,
+            self.columns,
+            self.features,
+            self.model,
+            self.optimizer,
+            self.clock,
+            self.served,
         )
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
@@ -209,7 +238,11 @@ class Trainer:
             BaseException: The error of a hook, the source, the model or a thread.
         """
         stream = self._open(Mode.TRAIN, source)
+        if self.job is not None:
+            stream = job_source(self.job, stream)
         batches = self.state.begin(stream)
+        if self.job is not None:
+            self.state.first = self.job.first_step
         unread = self._unread[1] if self._unread[0] is batches else []
         if not unread:
             self.state.position = position_of(batches)
@@ -271,7 +304,10 @@ class Trainer:
             interrupt = stack.enter_context(Interrupt(loop.stop))
             drive(
                 loop,
-                [loop, *hooks, *last_hooks, *saves.hooks],
+                [
+                    *(loop, *self._job_hooks(loop)),
+                    *(*hooks, *last_hooks, *self._end_hooks(loop), *saves.hooks),
+                ],
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
                 finish=loop.finish,
@@ -293,6 +329,19 @@ class Trainer:
         for recorder in recorders:
             recorder.finish(result)
         return result
+
+    def _job_hooks(self, loop: TrainLoop) -> list[Hook]:
+        """Return the hooks by which a job takes part in a run; none without a job."""
+        if self.job is None or self.served is None:
+            return []
+        self.job.on_stop = loop.stop
+        return [RefreshHook(self.served)]
+
+    def _end_hooks(self, loop: TrainLoop) -> list[Hook]:
+        """Return the hook by which the chief waits for other workers; none without a job."""
+        if self.job is None or not self.job.is_chief:
+            return []
+        return [JobEndHook(self.job, lambda: not loop.has_data_ended, self.job.end_seconds)]
 
     def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
         """Return the hook that writes measurements; an empty list without a sink."""

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.cli.console import fail, say
 from monolith.errors import OpError
@@ -24,6 +24,7 @@ class ServersOptions:
         keys: File of CURVE keys.
         transfer: Dtype of rows and gradients in messages.
         timeout_seconds: Seconds that a call waits for its answer.
+        worker: Number of this worker, and number of workers of the job.
     """
 
     servers: str | None
@@ -31,6 +32,7 @@ class ServersOptions:
     keys: str | None
     transfer: str | None
     timeout_seconds: float | None
+    worker: tuple[int, int] = (0, 1)
 
     @contextlib.contextmanager
     def opened(self) -> "Iterator[RemoteServers | int | None]":
@@ -52,37 +54,42 @@ class ServersOptions:
         if text is None or not is_remote:
             yield int(text) if text else None
             return
-        with self._connect(text) as servers:
-            say(f"connected to {len(servers)} servers ({text})")
+        with self.connect(text) as servers:
             yield servers
 
-    def _connect(self, text: str) -> "RemoteServers":
-        from monolith.cluster.discovery import HostServiceDiscovery
-        from monolith.cluster.zmq.connect import connect_servers, find_servers
-        from monolith.cluster.zmq.curve_keys import read_keys
+    def connect(self, text: str) -> "RemoteServers":
+        """Connect to servers of other processes; wrong options and silent servers end the program.
 
+        Args:
+            text: Addresses, or a folder.
+        """
         is_folder = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
         if is_folder and self.num_servers is None:
             fail(f"expected --num-servers N with the folder {text!r} as --servers, got none", 2)
         if not is_folder and self.num_servers is not None:
             fail(f"expected a folder as --servers with --num-servers, got {text!r}", 2)
         try:
-            keys = None if self.keys is None else read_keys(self.keys)
-            timeout = 30.0 if self.timeout_seconds is None else self.timeout_seconds
-            transfer = self.transfer or "float32"
-            if is_folder:
-                discovery = HostServiceDiscovery(os.path.expanduser(text))
-                assert self.num_servers is not None
-                return find_servers(
-                    discovery,
-                    self.num_servers,
-                    keys=keys,
-                    timeout_seconds=timeout,
-                    transfer=transfer,
-                )
-            addresses = [part for part in text.split(",") if part.strip()]
-            return connect_servers(addresses, keys=keys, timeout_seconds=timeout, transfer=transfer)
+            servers = self._servers_of(text, is_folder)
         except ValueError as error:
             fail(str(error), status=2)
         except OpError as error:
             fail(str(error))
+        say(f"connected to {len(servers)} servers ({text})")
+        return servers
+
+    def _servers_of(self, text: str, is_folder: bool) -> "RemoteServers":
+        from monolith.cluster.discovery import HostServiceDiscovery
+        from monolith.cluster.zmq.connect import connect_servers, find_servers
+        from monolith.cluster.zmq.curve_keys import read_keys
+
+        options: dict[str, Any] = {
+            "keys": None if self.keys is None else read_keys(self.keys),
+            "timeout_seconds": 30.0 if self.timeout_seconds is None else self.timeout_seconds,
+            "transfer": self.transfer or "float32",
+            "worker": self.worker,
+        }
+        if is_folder:
+            assert self.num_servers is not None
+            discovery = HostServiceDiscovery(os.path.expanduser(text))
+            return find_servers(discovery, self.num_servers, **options)
+        return connect_servers([part for part in text.split(",") if part.strip()], **options)

@@ -63,6 +63,8 @@ class JobClient:
         num_workers: Number of workers.
         num_steps: Number of steps of all workers, as far as this worker knows.
         acknowledged: Number of the last step of this worker that all servers have.
+        first_step: Number of steps with which the job began.
+        end_seconds: Seconds that the chief waits for the other workers to end.
         on_stop: Called on a thread when this worker is to end after its running step.
         restore_dense: Reads dense parameters of a server from a checkpoint; set in the chief.
     """
@@ -70,7 +72,8 @@ class JobClient:
     def __init__(self, servers: RemoteServers, *, hold_seconds: float = HOLD_SECONDS) -> None:
         self.servers = servers
         self.worker, self.num_workers = servers.worker
-        self.num_steps = self.acknowledged = 0
+        self.num_steps = self.acknowledged = self.first_step = 0
+        self.end_seconds = 1800.0
         self.on_stop: Callable[[], None] | None = None
         self.restore_dense: RestoreDense | None = None
         self._start = secrets.randbits(62)

@@ -74,6 +74,16 @@ class ServedDense:
         """Whether servers have parameters of the task."""
         return bool(self._parameters)
 
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of all workers, as far as this worker knows."""
+        return self._job.num_steps
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers of the job."""
+        return self._job.num_workers
+
     def _of_server(self, server: int) -> list[str]:
         return [name for name, place in self._places.items() if place == server]
 
@@ -225,9 +235,18 @@ class ServedDense:
 
     def take_untrained(self) -> None:
         """Take the untrained values of the chief."""
+        self._set_untrained(self._job.start_values())
+
+    def read_untrained(self, checkpoint: Checkpoint) -> None:
+        """Take the untrained values of a checkpoint."""
+        names = [f"model.{name}" for name, _ in self.untrained()]
+        values = checkpoint.read_dense([name for name in names if name in checkpoint.tensors])
+        self._set_untrained([(n.removeprefix("model."), v) for n, v in values.items()])
+
+    def _set_untrained(self, values: NamedTensors) -> None:
         named = dict([*self._model.named_parameters(), *self._model.named_buffers()])
         with torch.no_grad():
-            for name, value in self._job.start_values():
+            for name, value in values:
                 if name in named:
                     named[name].copy_(value)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.discovery import HostServiceDiscovery
+from monolith.cluster.job.dense_shard import DenseShard
 from monolith.cluster.server_host import ServerHost
 from monolith.cluster.servers import PS_JOB_NAME
 from monolith.cluster.zmq.curve_keys import CurveKeys
@@ -46,6 +47,7 @@ class ServerProcess:
 
     Args:
         options: How to run.
+        dense: Dense parameters of the server; None without a task.
 
     Attributes:
         host: The tables.
@@ -58,13 +60,13 @@ class ServerProcess:
         ValueError: The port of the pages is in use, or an option is wrong.
     """
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, dense: DenseShard | None = None) -> None:
         self._options = options
         self._stop = threading.Event()
         self._is_draining = False
         self.metrics: PrometheusSink | None = None
         self._discovery = None
-        self.host = ServerHost(options.index, options.num_servers)
+        self.host = ServerHost(options.index, options.num_servers, dense=dense)
         try:
             if options.discovery is not None:
                 self._discovery = HostServiceDiscovery(options.discovery)
@@ -107,12 +109,12 @@ class ServerProcess:
         self._stop.set()
 
     def run(self, every_seconds: float = 1.0) -> None:
-        """Measure at intervals until `request_stop`.
+        """Measure at intervals until `request_stop`, or the end of the job.
 
         Raises:
             OpError: The thread of the socket ended by an error.
         """
-        while not self._stop.wait(every_seconds):
+        while not self._stop.wait(every_seconds) and not self.host.is_job_ended:
             self.measure()
             if not self.loop.is_running:
                 raise OpError(

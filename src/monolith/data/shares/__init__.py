@@ -1,3 +1,5 @@
 """Shares: how the data of a job is divided among its workers."""
 
-__all__ = []
+from monolith.data.shares.division import Shares, split_source
+
+__all__ = ["Shares", "split_source"]

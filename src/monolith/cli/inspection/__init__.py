@@ -1,0 +1,1 @@
+"""What `monolith inspect` shows of saves, checkpoints and tasks."""

@@ -1,0 +1,93 @@
+"""Options that several commands share: the task, its data and settings, its checkpoints."""
+
+from typing import Annotated, Any
+
+import typer
+
+TaskArgument = Annotated[
+    str, typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS.")
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Parquet file, folder or glob to train on. `eval=PATH` adds held-out data.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: batch_size=512."),
+]
+SettingsFile = Annotated[
+    str | None,
+    typer.Option("--settings", metavar="FILE", help="Read settings from a .toml or .json file."),
+]
+Checkpoints = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Save checkpoints in this folder.")
+]
+SaveEvery = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="Save a checkpoint every N steps.")
+]
+SaveSeconds = Annotated[
+    float | None, typer.Option(metavar="S", help="Save a checkpoint every S seconds.")
+]
+FullEvery = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Save only changed rows, N times per full one."),
+]
+SaveRate = Annotated[
+    float | None, typer.Option(metavar="MB/S", help="Limit of saves while training goes on.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")]
+Fallback = Annotated[
+    bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
+]
+NumServers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Number of servers in a folder as --servers."),
+]
+Keys = Annotated[str | None, typer.Option(metavar="FILE", help="CURVE keys of the servers.")]
+Transfer = Annotated[
+    str | None,
+    typer.Option(metavar="DTYPE", help="Send rows and gradients as float16 or bfloat16."),
+]
+ServerTimeout = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Seconds that a call waits for a server, 30 by default."),
+]
+TensorBoard = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Serve metrics to Prometheus at this port."),
+]
+MetricsHost = Annotated[str | None, typer.Option(metavar="HOST", help="Address of --metrics-port.")]
+MetricsFile = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Append metrics as JSON lines.")
+]
+Profile = Annotated[
+    str | None, typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10.")
+]
+ProfileDir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Write traces in this folder.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
+
+
+def setting_flags(
+    data: list[str] | None,
+    checkpoints: str | None,
+    settings: list[str] | None,
+    **saves: Any,
+) -> list[str]:
+    """Return the options as settings KEY=VALUE; those of --set come last.
+
+    Example:
+        >>> setting_flags(["clicks"], None, ["batch_size=8"], save_every=10)
+        ['data.train=clicks', 'train.save_every=10', 'batch_size=8']
+    """
+    flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
+    flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
+    flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
+    return [*flags, *(settings or ())]

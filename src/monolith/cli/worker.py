@@ -1,0 +1,145 @@
+"""`monolith worker`: train as a worker of a job with parameter servers."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from monolith.checkpoint import Checkpoint
+from monolith.cli.console import fail, say
+from monolith.cli.options import run_options as run
+from monolith.cli.options.observe_options import ObserveOptions
+from monolith.cli.options.resume_options import ResumeOptions
+from monolith.cli.options.servers_options import ServersOptions
+from monolith.cli.progress import STATUS_OF_SIGNAL, ProgressHook, TrainProgress, tell_end
+from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.train import Mode, Trainer
+from monolith.train.roles.worker import JobReport, WorkerOptions, run_worker
+from monolith.train.run_state import seed_all
+
+app = typer.Typer(add_completion=False)
+
+_LINE_SECONDS = 2.0
+
+
+@app.command(
+    help="Example: monolith worker ranker.py --index 0 --num-workers 2 --servers job/discovery "
+    "--num-servers 2 --data clicks/\n\n"
+    "Train as one worker of a job; worker 0 is the chief, which restores, saves and ends the job. "
+    "A worker that is started again joins the running job. `monolith launch` starts a whole job.",
+    short_help="Train as a worker of a job.",
+)
+def worker(
+    task: run.TaskArgument,
+    servers: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Addresses of `monolith ps`, or the folder of their --discovery.",
+        ),
+    ],
+    index: Annotated[int, typer.Option(min=0, metavar="I", help="Number of this worker.")] = 0,
+    num_workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of workers of the job.")
+    ] = 1,
+    num_servers: run.NumServers = None,
+    data: run.Data = None,
+    settings: run.Settings = None,
+    file: run.SettingsFile = None,
+    keys: run.Keys = None,
+    transfer: run.Transfer = None,
+    server_timeout: run.ServerTimeout = None,
+    hold_seconds: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="S", help="Seconds a save waits for a silent worker."),
+    ] = 30.0,
+    checkpoints: run.Checkpoints = None,
+    save_every: run.SaveEvery = None,
+    save_seconds: run.SaveSeconds = None,
+    full_every: run.FullEvery = None,
+    save_rate: run.SaveRate = None,
+    resume: run.Resume = False,
+    fallback: run.Fallback = False,
+    tensorboard: run.TensorBoard = None,
+    metrics_port: run.MetricsPort = None,
+    metrics_host: run.MetricsHost = None,
+    metrics_file: run.MetricsFile = None,
+    profile: run.Profile = None,
+    profile_dir: run.ProfileDir = None,
+    as_json: run.AsJson = False,
+) -> None:
+    """Train as a worker of a job until the data or the steps of the job end."""
+    if index >= num_workers:
+        fail(f"expected --index below --num-workers, got {index} of {num_workers}", status=2)
+    task_class = load_task_class(task)
+    flags = run.setting_flags(
+        data,
+        checkpoints,
+        settings,
+        save_every=save_every,
+        save_seconds=save_seconds,
+        full_every=full_every,
+        save_rate=save_rate,
+    )
+    resolved, how = resolve_settings(task_class, file, flags)
+    say(f"worker {index} of {num_workers}: task {task_class.__name__} of {task}")
+    begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
+    remote = ServersOptions(
+        servers, num_servers, keys, transfer, server_timeout, (index, num_workers)
+    )
+    observe = ObserveOptions(
+        tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
+    )
+    console = Console(stderr=True)
+    with (
+        observe.opened() as observers,
+        remote.connect(servers) as connected,
+        TrainProgress(
+            console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
+        ) as progress,
+    ):
+        is_running = any(facts["is_ready"] for facts in connected.describe())
+        checkpoint: Checkpoint | None = None
+        if index == 0 and not is_running:
+            checkpoint = begin.check()
+        seed_all(how.seed)  # a task may make its dense model in its constructor
+        report = run_worker(
+            task_class.from_settings(resolved.value),
+            how,
+            connected,
+            checkpoint=checkpoint,
+            hooks=[*observers.profilers, ProgressHook(progress)],
+            metrics=observers.sink,
+            options=WorkerOptions(hold_seconds=hold_seconds),
+            began=lambda trainer: say(_words_of_begin(trainer, index)),
+            then=_evaluated if Mode.EVAL.value in resolved.value.data else None,
+        )
+    _tell(task, report, begin, index, as_json)
+
+
+def _words_of_begin(trainer: Trainer, index: int) -> str:
+    step = trainer.run.global_step or 0
+    return f"worker {index} begins" + (f" at step {step:,}" if step else "")
+
+
+def _evaluated(trainer: Trainer) -> dict[str, float]:
+    return trainer.evaluate()
+
+
+def _tell(
+    task: str, report: JobReport, begin: ResumeOptions, index: int, as_json: bool
+) -> None:
+    """Print the end of the worker and of the job."""
+    result, counts = report.result, dict(report.counts)
+    facts: dict[str, Any] = {"event": "ended", "index": index, "job": counts}
+    tell_end(task, result, report.evaluation, as_json, **facts)
+    say(
+        f"job: {counts['steps']:,} steps, {counts['samples']:,} samples, "
+        f"{counts['repeats']:,} trained again, {counts['lost_pushes']:,} pushes lost"
+    )
+    is_saving = index == 0 and begin.directory is not None
+    if result.ended in STATUS_OF_SIGNAL:
+        words = begin.words_of_stop(result) if is_saving else f"worker {index}: {result.ended}"
+        fail(words, status=STATUS_OF_SIGNAL[result.ended])
+    if is_saving:
+        say(f"{begin.words_of_end(result)}; next: monolith inspect {begin.directory}")

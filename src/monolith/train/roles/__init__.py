@@ -1,0 +1,1 @@
+"""The roles of a job: servers, workers, and the chief among the workers."""

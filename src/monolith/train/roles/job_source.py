@@ -1,0 +1,135 @@
+"""`JobSource`: the batches of the shares that a worker gets from its job."""
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from monolith.cluster.job.job_client import JobClient
+from monolith.cluster.job.job_state import name_of
+from monolith.data import Batch
+from monolith.data.shares import Shares, split_source
+
+_POLL_SECONDS = 0.1
+
+
+class JobPosition(NamedTuple):
+    """A batch of a share, as the progress of a step says it.
+
+    Attributes:
+        share: Share of the batch.
+        position: Position in the share after the batch.
+        is_last: Whether the batch ends the share.
+        num_samples: Number of samples of the batch.
+    """
+
+    share: str
+    position: Any
+    is_last: bool
+    num_samples: int
+
+
+class JobSource(Iterator[Batch]):
+    """Iterates over batches of shares, one share after another, until the job has no more.
+
+    It waits while other workers have shares that may come back. One thread iterates.
+
+    Args:
+        job: Connection to the job.
+        shares: Shares of the task's source.
+    """
+
+    def __init__(self, job: JobClient, shares: Shares) -> None:
+        self._job, self._shares = job, shares
+        self._share = ""
+        self._batches: Iterator[Batch] | None = None
+        self._next: tuple[Batch, Any] | None = None  # read ahead: whether a batch is the last
+        self._last: JobPosition | None = None
+        self._first: Any = None  # position of a run without a job
+        self._is_stopping = False
+
+    def resume(self, position: Any) -> "JobSource":
+        """Go on: the job knows the positions of its shares.
+
+        Args:
+            position: Position in the whole source, of a run without a job; used by a job of one
+                worker that begins its share.
+        """
+        self._first = position if self._job.num_workers == 1 else None
+        return self
+
+    def __next__(self) -> Batch:
+        while self._next is None:
+            if self._batches is None and not self._open_next():
+                raise StopIteration
+            self._next = self._read()
+        (batch, position), self._next = self._next, None
+        if self._job.has(self._share):
+            self._next = self._read()
+        else:  # another worker has the share by now
+            self._close_share()
+        is_last = self._batches is None
+        self._last = JobPosition(self._share, position, is_last, len(batch))
+        return batch
+
+    def _read(self) -> tuple[Batch, Any] | None:
+        """Return the next batch of the share with its position; None at the end of the share."""
+        assert self._batches is not None
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._close_share()
+            return None
+        return batch, self._batches.state_dict()  # type: ignore[attr-defined]
+
+    def _open_next(self) -> bool:
+        while not self._is_stopping:
+            taken = self._job.take()
+            if taken.kind == "end":
+                return False
+            if taken.kind == "share":
+                epoch, name = name_of(taken.share)
+                position = taken.position
+                if position is None and epoch == 0:
+                    position, self._first = self._first, None
+                self._share = taken.share
+                self._batches = self._shares.open(name, epoch, position)
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _close_share(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None and hasattr(batches, "close"):
+            batches.close()
+
+    def state_dict(self) -> JobPosition | None:
+        """Return the position after the last batch; None before the first."""
+        return self._last
+
+    def stop(self) -> None:
+        """Give no more shares out. Safe in a signal handler."""
+        self._is_stopping = True
+
+    def close(self) -> None:
+        """Close the files of the share."""
+        with contextlib.suppress(ValueError):
+            self._close_share()
+
+
+def job_source(job: JobClient, source: Iterable[Batch]) -> JobSource:
+    """Return the worker's part of a source; the chief tells the job which shares there are."""
+    shares = split_source(source, job.num_workers)
+    if job.is_chief:
+        job.offer(shares.names(), shares.num_epochs)
+    return JobSource(job, shares)
+
+
+def source_position(position: Any, *, is_alone: bool) -> Any:
+    """Return what a checkpoint stores as the position in the source, apart from the job.
+
+    A job of one worker has the whole source as its share, so that a run without a job can go on.
+    """
+    if not isinstance(position, JobPosition):
+        return position
+    return position.position if is_alone else None
