@@ -7,6 +7,7 @@ import pytest
 
 from monolith import data
 from tests.data.samples import memory, users, write_parquet
+from tests.data.shares.test_division import write_arrow
 from tests.data.test_resume import contents
 
 
@@ -44,6 +45,7 @@ def make_sources(folder):
     files = write_parquet(folder, 3, num_samples=33, row_group_size=7)
     pipeline = data.parquet(files).shuffle_files(1).interleave(2)
     return {
+        "record_batches": data.arrow(write_arrow(folder, 2, 33, 7)).shuffle(5).batch(3),
         "ranges": pipeline.shuffle(5).batch(3),
         "prefetched": pipeline.sample(half, reads=["user"]).repeat(3).batch(2).prefetch(2),
         "strides": pipeline.shuffle(8).take(50).repeat(3).batch(4),
@@ -57,12 +59,13 @@ def half(block, draws):
     return block.filter(draws.uniform(block.num_rows, 5) < 0.5)
 
 
-NAMES = ["ranges", "prefetched", "strides", "memory", "list", "resumable"]
+NAMES = ["record_batches", "ranges", "prefetched", "strides", "memory", "list", "resumable"]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_position_gives_the_rest_of_a_share(tmp_path, name, workers):
+def test_every_position_gives_the_rest_of_a_share(tmp_path, name, workers, monkeypatch):
+    monkeypatch.setattr("monolith.data.files.parquet._BLOCK", 4)
     shares = data.split_source(make_sources(tmp_path)[name], workers)
     epoch = 0 if shares.num_epochs == 1 else 1
     for share in shares.names(epoch):

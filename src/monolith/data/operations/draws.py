@@ -17,7 +17,7 @@ class Draws:
     """Random numbers of the samples of a block, independent of the division into blocks.
 
     Args:
-        epoch: number of the pass.
+        epoch: number of the pass; a large number in a share of a worker, whose draws are its own.
         first: number of the block's first sample in the epoch, counted at the operation.
 
     Example:
