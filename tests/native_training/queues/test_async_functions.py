@@ -425,7 +425,8 @@ class StopAtSix(Hook):
             ctx.request_stop()
 
 
-def test_the_call_of_a_complete_step_is_executed_although_the_run_recovers_at_its_end():
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_call_of_a_complete_step_is_executed_although_the_run_recovers_at_its_end(is_first):
     log, run, manager = [], Run(global_step=0), AsyncFunctionManager()
     push = manager.add_async_function(
         lambda x: log.append(x.item()), [lambda: torch.tensor(run.global_step)]
@@ -444,8 +445,33 @@ def test_the_call_of_a_complete_step_is_executed_although_the_run_recovers_at_it
     def recover(error):
         return len(failures) == 1  # the first one restores a checkpoint of this very step
 
-    drive(step, [*manager.hooks, Failing(), StopAtSix()], run=run, recover=recover)
+    hooks = [Failing(), *manager.hooks] if is_first else [*manager.hooks, Failing()]
+    drive(step, [*hooks, StopAtSix()], run=run, recover=recover)
     assert (log, run.num_recoveries, run.num_set_backs) == ([0, 1, 2, 3, 4, 5], 2, 1)
+
+
+def test_a_run_without_a_step_number_drops_the_call_of_an_undone_step_only():
+    log, left, manager = [], list(range(5)), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(left[0])]
+    )
+    failures = {1: AbortedError("undone"), 3: AbortedError("kept")}
+
+    class Failing(Hook):
+        def after_run(self, ctx, results):
+            if results.value == 3 and 3 in failures:
+                raise failures.pop(3)
+
+    def step():
+        if not left:
+            raise StopIteration
+        push()
+        if left[0] == 1 and 1 in failures:
+            raise failures.pop(1)
+        return left.pop(0)
+
+    drive(step, [Failing(), *manager.hooks], recover=lambda error: str(error) == "undone")
+    assert (log, failures) == ([0, 1, 2, 3, 4], {})
 
 
 def test_calls_that_a_run_left_and_that_followed_it_are_executed_in_order():

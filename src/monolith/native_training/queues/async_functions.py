@@ -95,7 +95,7 @@ class _DeferredCalls(AsyncPushHook):
         if step < self._last_step:
             self._take_calls()
             self._calls.clear()
-        elif self._has_begun and (run.is_step_open or is_set_back):
+        elif self._has_begun and (run.is_step_open or (is_set_back and step == self._last_step)):
             while self._queue.size() > 0:
                 self._take()
         self._last_step, self._num_set_backs, self._has_begun = step, run.num_set_backs, False
