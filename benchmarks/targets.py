@@ -207,6 +207,9 @@ TARGETS = (
     Target("ids from Parquet [M/s of one core]", "input_parquet", 30, _field("median")),
     Target("growth over a stream of 10 GB [MiB]", "input_memory", 64, _field("median"), (), True),
     Target("nested batch into a queue and out [us]", "queue", 50, _field("median"), (), True),
+    Target(
+        "5 steps of 0.2 s with a function of 0.2 s [s]", "overlap", 1.3, _field("median"), (), True
+    ),
     *(
         Target(f"records of {kind} [M ids/s]", f"records_{kind}", bound, _field("median"))
         for kind, bound in {

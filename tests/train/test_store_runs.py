@@ -33,7 +33,7 @@ class After(Hook):
 
 
 def test_a_run_leaves_its_newest_checkpoints_and_no_lease(folder):
-    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2)
+    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2, busy_save="wait")
     with Trainer(Counting(6), settings) as trainer:
         trainer.fit(hooks=[After(1, lambda: LEASE_FILE in names(folder) or pytest.fail("none"))])
     assert names(folder) == [
@@ -88,7 +88,7 @@ class AtEnd(Hook):
 
 @pytest.mark.parametrize(("hook", "last_step"), [(lambda lose: After(3, lose), 3), (AtEnd, 5)])
 def test_a_run_that_lost_its_lease_saves_no_more(folder, lose, hook, last_step):
-    settings = TrainSettings(checkpoint_dir=folder, save_every=2)
+    settings = TrainSettings(checkpoint_dir=folder, save_every=2, busy_save="wait")
     with (
         Trainer(Counting(5), settings) as trainer,
         pytest.raises(FailedPreconditionError, match="got that of another run, which took"),
