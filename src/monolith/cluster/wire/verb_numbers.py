@@ -19,6 +19,8 @@ _VERBS = (
     *("table_names", "value_names", "write_values"),
     # of files that shards write and read
     *("hurry_job", "job_state", "start_load", "start_save", "stop_job"),
+    # of a cut of one table
+    "cut_lookup",
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(
