@@ -80,6 +80,7 @@ def shard_calls(table, folder):
         "cut_changes": (0,),
         "cut_chunk": (0, 0, LAST_HASH, 10),
         "cut_entries": (0, KEYS),
+        "cut_lookup": (0, KEYS, 3),
         "export_candidates": ([0, 5, 4095],),
         "export_chunk": (0, LAST_HASH, 10),
         "apply_gradients": (KEYS, values, rates, 3, NOW, 2),

@@ -1,12 +1,14 @@
 """What hosts refuse before anything is done: every argument of every verb, by name."""
 
+import re
+
 import pytest
 import torch
 
 from monolith.cluster.call_host import Call
 from monolith.cluster.hosts import GroupHost, ShardHost
 from monolith.cluster.table_group import TableGroup
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD
 from monolith.table.routing import FloorModRouting, PartitionRouting
@@ -94,6 +96,8 @@ def group(**options):
         ("open_cut", (7,), "expected cursor as a name of 1 to 1024 characters, got 7"),
         ("close_cut", (0, None), "expected is_read as a bool, got None"),
         ("cut_entries", (0, K.int()), "expected keys of dtype int64, got int32"),
+        ("cut_lookup", (0, K.int(), 0), "expected keys of dtype int64, got int32"),
+        ("cut_lookup", (0, K, -1), "expected step as an int in .* got -1"),
         ("export_candidates", ([1.0],), "expected partitions as a list of ints, got a list of 1"),
         ("export_candidates", ([1, 1],), "expected partitions that ascend, got a list of 2"),
         ("export_candidates", ([0, 4096],), r"expected partitions in \[0, 4096\), got 4096"),
@@ -326,6 +330,15 @@ def test_a_cut_that_is_not_open_is_refused(verb, arguments):
     text = rf"\[ShardHost.{verb}\] expected the number of an open cut, got 5 \(table 'user'\)"
     with pytest.raises(FailedPreconditionError, match=text):
         do(shard(), verb, *arguments)
+
+
+def test_weights_of_a_cut_that_is_not_open_are_aborted():
+    text = (
+        "[ShardHost.cut_lookup] expected the number of an open cut, got 5: the server came back "
+        "without the cut, or the cut was closed; cut again (table 'user')"
+    )
+    with pytest.raises(AbortedError, match=re.escape(text)):
+        do(shard(), "cut_lookup", 5, K, 0)
 
 
 def test_changes_that_are_asked_for_again_are_the_same():

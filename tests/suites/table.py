@@ -26,6 +26,7 @@ from tests.suites.table_cut_changes import (
     CutDeltas,
     CutEntries,
 )
+from tests.suites.table_cut_lookups import CutLookups
 from tests.suites.table_cuts import CutParts, Cuts
 from tests.suites.table_expiry import Evictions, Sweeps
 from tests.suites.table_export import Exports, Imports
@@ -90,6 +91,7 @@ class TableSuite(
     CursorsOfCuts,
     CutEntries,
     CutDeltas,
+    CutLookups,
     BadCutReads,
     Changes,
     BadCursors,

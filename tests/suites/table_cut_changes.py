@@ -32,6 +32,7 @@ ALL = torch.cat([OLD, NEW])
 READS = {
     "changes": lambda snapshot: snapshot.changes(),
     "lookup_entry": lambda snapshot: snapshot.lookup_entry(keys(1)),
+    "lookup": lambda snapshot: snapshot.lookup(keys(1)),
 }
 every_read = pytest.mark.parametrize(("verb", "call"), READS.items(), ids=list(READS))
 
@@ -463,7 +464,8 @@ class BadCutReads(Followed):
             call(snapshot)
         assert is_full(table)
 
-    def test_entries_of_released_partitions_are_refused(self):
+    @pytest.mark.parametrize("verb", ["lookup_entry", "lookup"])
+    def test_rows_of_released_partitions_are_refused(self, verb):
         table = self.table()
         table.assign(OLD, torch.ones(300, 1))
         released = int(partitions_of(OLD.numpy())[0])
@@ -471,12 +473,13 @@ class BadCutReads(Followed):
         with table.cut() as snapshot:
             snapshot.release([released])
             text = (
-                "[Snapshot.lookup_entry] expected partitions that were not released, got "
+                f"[Snapshot.{verb}] expected partitions that were not released, got "
                 f"{released} (table 'user')"
             )
             with refuses(table, FailedPreconditionError, text):
-                snapshot.lookup_entry(OLD)
+                getattr(snapshot, verb)(OLD)
             assert snapshot.lookup_entry(others).present.all()
+            assert (snapshot.lookup(others) == 1).all()
 
     @every_read
     def test_reads_that_meet_a_release_are_refused(self, monkeypatch, verb, call):
@@ -509,15 +512,23 @@ class BadCutReads(Followed):
             snapshot.release(range(4096))
             assert snapshot.changes() is read
 
-    def test_entries_of_other_tensors_are_refused(self):
+    @pytest.mark.parametrize("verb", ["lookup_entry", "lookup"])
+    def test_rows_of_other_tensors_are_refused(self, verb):
         table = self.table()
         with table.cut() as snapshot:
             text = (
-                "[Table.lookup_entry] expected keys of dtype int64, got int32 (table 'user'); "
+                f"[Table.{verb}] expected keys of dtype int64, got int32 (table 'user'); "
                 "cast with .to(torch.int64)"
             )
             with refuses(table, TypeError, text):
-                snapshot.lookup_entry(keys(1).int())
+                getattr(snapshot, verb)(keys(1).int())
+
+    def test_a_lookup_at_a_negative_step_is_refused(self):
+        table = self.table()
+        with table.cut() as snapshot:
+            text = "[Table.lookup] expected step in [0, 2**63), got -1 (table 'user')"
+            with refuses(table, ValueError, text):
+                snapshot.lookup(keys(1), step=-1)
 
     def test_reads_of_a_closed_table_are_refused(self):
         table = self.table()
@@ -528,6 +539,7 @@ class BadCutReads(Followed):
             "cut": lambda: table.cut(cursor="a"),
             "changes": snapshot.changes,
             "lookup_entry": lambda: snapshot.lookup_entry(keys(1)),
+            "lookup(_entry)?": lambda: snapshot.lookup(keys(1)),
         }.items():
             with pytest.raises(FailedPreconditionError, match=text.format(verb)):
                 call()

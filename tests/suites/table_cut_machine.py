@@ -117,6 +117,7 @@ class CutMachine(PairMachine):
         entries, expected = (snapshot.lookup_entry(numbers) for snapshot in (first, second))
         assert_same_bits(entries.present, expected.present)
         assert_equal_rows(entries.rows, expected.rows)
+        assert_same_bits(*(snapshot.lookup(numbers) for snapshot in (first, second)))
 
     def close_cuts(self):
         while self.cuts:

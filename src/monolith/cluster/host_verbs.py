@@ -455,6 +455,7 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
         "cut_changes": Read(_CUT),
         "cut_chunk": Read(_CUT, _FIRST, _LAST, _LIMIT),
         "cut_entries": Read(_CUT, _KEYS),
+        "cut_lookup": Read(_CUT, _KEYS, _STEP),
         "export_candidates": Read(_PARTITIONS),
         "export_chunk": Read(_FIRST, _LAST, _LIMIT),
         "has_cut": Read(),

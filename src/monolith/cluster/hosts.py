@@ -21,7 +21,7 @@ from monolith.cluster.host_verbs import (
 )
 from monolith.cluster.shard_split import is_finite
 from monolith.cluster.table_group import TableGroup
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from monolith.ops import Ragged
 from monolith.table.arguments import WAIT_SECONDS
 from monolith.table.calls import TableCalls
@@ -138,6 +138,15 @@ class ShardHost(JobVerbs, CallHost):
 
     def _do_cut_entries(self, number: int, keys: torch.Tensor) -> tuple[torch.Tensor, PlainRows]:
         return plain_entries(self._cut("cut_entries", number).lookup_entry(keys))
+
+    def _do_cut_lookup(self, number: int, keys: torch.Tensor, step: int) -> torch.Tensor:
+        if number not in self._cuts:
+            raise AbortedError(
+                f"[ShardHost.cut_lookup] expected the number of an open cut, got {number}: the "
+                f"server came back without the cut, or the cut was closed; cut again (table "
+                f"{self.name!r})"
+            )
+        return self._cut("cut_lookup", number).lookup(keys, step=step)
 
     def _do_cut_candidates(self, number: int, partitions: list[int]) -> dict[str, torch.Tensor]:
         return self._cut("cut_candidates", number).export_candidates(partitions)

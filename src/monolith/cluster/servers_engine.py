@@ -16,13 +16,14 @@ from monolith.cluster.servers import Servers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import ShardClient, Transport
-from monolith.features.core import IdPlaces, new_matrix
+from monolith.features.core import IdPlaces
 from monolith.features.engine import (
     BagFeature,
     EngineBase,
     Gradients,
     check_dense,
     check_ids,
+    new_matrix,
     refuse_weights,
 )
 from monolith.observe.metrics import MetricsSink

@@ -1,7 +1,7 @@
 """What a sharded table reads: rows by key, in order of their hash, candidates, and facts."""
 
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from monolith.cluster.key_folds import KeyFolds
 from monolith.cluster.shard_split import Split, by_hash, concatenated
 from monolith.cluster.transport import ShardClient
+from monolith.table._checks import default_threads
 from monolith.table.calls import TableCalls
 from monolith.table.eviction import candidate_columns
 from monolith.table.initializers import key_hash, partitions_of
@@ -34,13 +35,29 @@ class ShardedReads(TableCalls, ABC):
     # Rows by key
 
     def _lookup(self, keys: torch.Tensor, initial: bool, step: int, threads: int) -> torch.Tensor:
+        def ask(parts: Sequence[torch.Tensor]) -> list[Any]:
+            return self._client.call("lookup", [(part, initial, step, threads) for part in parts])
+
+        return self._rows_of(keys, threads, ask)
+
+    def _cut_weights(self, cuts: list[int], keys: torch.Tensor, step: int) -> torch.Tensor:
+        """Weights at the cuts with these numbers, one of each shard."""
+
+        def ask(parts: Sequence[torch.Tensor]) -> list[Any]:
+            calls = [(cut, part, step) for cut, part in zip(cuts, parts, strict=True)]
+            return self._client.call("cut_lookup", calls)
+
+        return self._rows_of(keys, default_threads(keys.numel()), ask)
+
+    def _rows_of(
+        self, keys: torch.Tensor, threads: int, ask: Callable[[Sequence[torch.Tensor]], list[Any]]
+    ) -> torch.Tensor:
+        """Rows of keys that are asked of each shard once."""
         if self._folds is not None and keys.numel():
             folded = self._folds.fold(keys, threads)
-            calls = [(part, initial, step, threads) for part in folded.parts()]
-            return folded.spread(self._client.call("lookup", calls))
+            return folded.spread(ask(folded.parts()))
         split = Split(self.routing, keys)
-        calls = [(part, initial, step, threads) for part in split.parts(keys)]
-        return split.merged(self._client.call("lookup", calls))
+        return split.merged(ask(split.parts(keys)))
 
     def _contains(self, keys: torch.Tensor) -> torch.Tensor:
         split = Split(self.routing, keys)

@@ -27,7 +27,7 @@ from monolith.table.config import TableConfig
 from monolith.table.disk.ranges import Run
 from monolith.table.disk.remote.remote_save import Part
 from monolith.table.key_sums import finite_gradients
-from monolith.table.native import OpenCore, address, bags_tuple, empty, piece_tuple
+from monolith.table.native import OpenCore, empty, piece_tuple, pool_rows
 from monolith.table.routing import FloorModRouting, PartitionRouting, Placement, Routing
 from monolith.table.rows import Applied, Entries, RowMemory, Rows
 from monolith.table.rules import SlidingFilter
@@ -44,6 +44,7 @@ class ShardedCut(CutStorage):
         ask: calls the shards.
         chunk: rows in order over the shards: (verb, number of each cut, first, last, limit).
         entries: rows of keys over the shards: (verb, number of each cut, keys).
+        weights: weights of keys over the shards: (number of each cut, keys, step).
         candidates: candidates in order over the shards: (verb, number of each cut, partitions).
         owned: partitions and label of each shard, if the shards write files; see `remote_files`.
 
@@ -57,6 +58,7 @@ class ShardedCut(CutStorage):
         ask: Ask,
         chunk: Callable[[str, list[int], int, int, int], Rows],
         entries: Callable[[str, list[int], torch.Tensor], Entries],
+        weights: Callable[[list[int], torch.Tensor, int], torch.Tensor],
         candidates: Callable[[str, list[int], list[int]], dict[str, torch.Tensor]],
         owned: Sequence[tuple[Run, str]] = (),
     ) -> None:
@@ -68,7 +70,7 @@ class ShardedCut(CutStorage):
         self.num_update_calls, self.latest_time = max(calls), max(times)
         self._numbers = numbers
         self._ask, self._chunk, self._entries = ask, chunk, entries
-        self._candidates = candidates
+        self._weights, self._candidates = weights, candidates
         self._parts = [
             Part([run], number, label)
             for (run, label), number in zip(owned, num_rows, strict=bool(owned))
@@ -95,6 +97,10 @@ class ShardedCut(CutStorage):
     def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
         """Rows of the cut."""
         return self._entries("cut_entries", self._numbers, keys)
+
+    def lookup(self, keys: torch.Tensor, step: int) -> torch.Tensor:
+        """Weights of the cut; they travel without optimizer state."""
+        return self._weights(self._numbers, keys, step)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Candidates of the cut."""
@@ -141,14 +147,7 @@ class ShardedBags(BagVerbs):
         if _native is None:
             return super()._lookup_bags(bags, initial, step, threads)
         bags = bags.checked()
-        rows = self._lookup(bags.keys, initial, step, threads)
-        with OpenCore(_native, "lookup_bags", self.name) as core:
-            values, winners = empty(bags.num_bags, self.dim), None
-            if bags.mode == "max":
-                winners = empty(bags.num_bags, self.dim, dtype=torch.int32)
-            buffers = rows.data_ptr(), self.dim, values.data_ptr(), address(winners)
-            core.pool_rows(bags_tuple(bags), *buffers, threads)
-        return PooledRows(values, winners)
+        return pool_rows(bags, self._lookup(bags.keys, initial, step, threads), threads, self.name)
 
     def _sum_bag_gradients(self, queue: list[BagGradients], threads: int) -> GradientSum:
         if _native is None:
@@ -533,7 +532,7 @@ class ShardedTable(ShardedReads, ShardedBags, BaseTable):
             facts = self._ask_all("open_cut", cursor)
         opened = [fact for fact in facts if fact is not None]
         if len(opened) == len(facts):
-            reads = self._chunk, self._entries, self._candidates
+            reads = self._chunk, self._entries, self._cut_weights, self._candidates
             return ShardedCut(opened, self._client.call, *reads, self._owned())
         calls = [None if fact is None else (fact[0], False) for fact in facts]
         self._client.call("close_cut", calls)

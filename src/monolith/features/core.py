@@ -14,6 +14,7 @@ from monolith.features.engine import (
     Gradients,
     check_dense,
     check_ids,
+    new_matrix,
     refuse_weights,
 )
 from monolith.features.plain import PlainEngine
@@ -21,7 +22,7 @@ from monolith.ops import Ragged, RaggedColumns
 from monolith.ops.ragged_columns import ColumnNames
 from monolith.table._checks import check_num_keys, default_threads
 from monolith.table.base import BaseTable
-from monolith.table.native import OpenCore, empty, empty_rows
+from monolith.table.native import OpenCore, empty
 from monolith.table.rows import Applied
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _ID_TYPES = frozenset((torch.int64, torch.int32))
 _MOST_COLUMNS = 2  # per feature: of more, it is cheaper to take those that are used
-_LINE = 16  # floats of a cache line
 _dtype_of, _is_cpu = operator.attrgetter("dtype"), operator.attrgetter("is_cpu")
 _dim_of, _size_of = torch.Tensor.dim, torch.Tensor.numel
 _is_contiguous, _address_of = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
@@ -310,17 +310,6 @@ class CoreEngine(EngineBase):
         with self._open("step") as core:
             address = self._rate_tensor.data_ptr()
             return Applied(*core.step(summed.core, address, list(times), threads))
-
-
-def new_matrix(batch: int, width: int, num_dense: int) -> torch.Tensor:
-    """Allocate (batch, width + num_dense) for the core to fill.
-
-    With dense columns every row begins with a cache line: then the core need not fetch the lines
-    that it writes.
-    """
-    if not num_dense:
-        return empty(batch, width)
-    return empty_rows(batch, width + num_dense, -(-(width + num_dense) // _LINE) * _LINE)
 
 
 def engine_for(tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> FeatureEngine:

@@ -15,11 +15,13 @@ from monolith.ops.ragged import name_of
 from monolith.table.arguments import as_integer, as_keys
 from monolith.table.base import BaseTable
 from monolith.table.content import copy_of_content, fill_table
+from monolith.table.native import empty, empty_rows
 
 COMBINERS = ("sum", "mean", "sqrtn", "first", "rows")
 """What becomes of a sample's rows: one row; the rows of the first ids; or the rows of all ids."""
 
 _MAX_LENGTH = (1 << 31) - 1
+_LINE = 16  # floats of a cache line
 _WHERE = "[Features]"
 
 
@@ -350,6 +352,18 @@ def columns_of(
         start, width = width, width + feature.num_rows * dims[feature.table]
         columns[feature.name] = slice(start, width)
     return columns, width
+
+
+def new_matrix(batch: int, width: int, num_dense: int) -> torch.Tensor:
+    """Allocate the matrix of a lookup, (batch, width + num_dense), for an engine to fill.
+
+    With dense columns every row begins with a cache line: then the core need not fetch the lines
+    that it writes. All engines share the layout, because a model may compute other bits from rows
+    that lie otherwise in memory.
+    """
+    if not num_dense:
+        return empty(batch, width)
+    return empty_rows(batch, width + num_dense, -(-(width + num_dense) // _LINE) * _LINE)
 
 
 def check_ids(features: Iterable[BagFeature], ids: Mapping[str, Ragged]) -> None:

@@ -1,7 +1,7 @@
 """Define what an engine means: each table is read and stepped through its own pooled verbs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from monolith.features.engine import (
     Gradients,
     check_dense,
     check_ids,
+    new_matrix,
     refuse_weights,
 )
 from monolith.ops import Ragged
@@ -21,7 +22,6 @@ from monolith.table.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.table.base import BaseTable
 from monolith.table.config import segments_of
 from monolith.table.content import copy_of_content, fill_table
-from monolith.table.native import empty
 from monolith.table.precision import OneBit
 from monolith.table.rows import Applied
 
@@ -109,23 +109,30 @@ class PlainEngine(EngineBase):
             batch = 0 if dense is None else len(dense)
         if dense is not None:
             check_dense(dense, batch)
-        matrix = empty(batch, self.width + (0 if dense is None else dense.shape[1]))
+        matrix = new_matrix(batch, self.width, 0 if dense is None else dense.shape[1])
         all_bags, rows = [], {}
         for feature in self.features:
             table, ragged = self.tables[feature.table], ids[feature.name]
             bags = limited_bags(feature, ragged.values, ragged.row_splits)
             check_num_keys(table.config, "lookup_bags", bags.num_keys)
-            initial, step = missing == "initial" and not table._is_serving, table._update_calls()
-            pooled = table._lookup_bags(bags, initial, step, default_threads(bags.num_keys)).values
+            all_bags.append(bags)
+        for feature, pooled in zip(self.features, self._pooled(all_bags, missing), strict=True):
             if feature.combiner == "rows":
                 rows[feature.name] = pooled
             else:
                 columns = matrix[:, self.columns[feature.name]]
                 columns.copy_(pooled.view(columns.shape))
-            all_bags.append(bags)
         if dense is not None:
             matrix[:, self.width :] = dense.detach()
         return matrix, PlainLooked(all_bags, rows, sum([bags.num_keys for bags in all_bags]))
+
+    def _pooled(self, all_bags: list[Bags], missing: str) -> Iterable[torch.Tensor]:
+        """Return the rows of the bags of each feature, float32 (num_bags, dim)."""
+        for feature, bags in zip(self.features, all_bags, strict=True):
+            table = self.tables[feature.table]
+            initial, step = missing == "initial" and not table._is_serving, table._update_calls()
+            threads = default_threads(bags.num_keys)
+            yield table._lookup_bags(bags, initial, step, threads).values
 
     def sum(self, items: Sequence[tuple[PlainLooked, Gradients]]) -> PlainSum:
         """Add up the gradients of equal keys of each table."""

@@ -249,6 +249,24 @@ class Features(torch.nn.Module):
             raise
         return Embedded(joined, dict(zip(self._row_names, rows, strict=True)), self, ids)
 
+    def read_from(
+        self, engine: FeatureEngine, ids: Mapping[str, Ragged], *, dense: torch.Tensor | None = None
+    ) -> Embedded:
+        """Read the rows of a batch from another engine of these features, without training.
+
+        Ids without a row read as zeros, as in eval mode. Thread-safe.
+
+        Args:
+            engine: Engine of the same features, such as a `CutEngine`.
+            ids: Ids of each feature, with a row for each sample.
+            dense: float32 (batch, n), as in `forward`.
+        """
+        if not self._features:
+            return Embedded(torch.empty(0, 0) if dense is None else dense, {}, self, ids)
+        self._check_has(ids)
+        matrix, looked = engine.lookup(ids, None, dense, "zeros")
+        return Embedded(matrix, looked.rows, self, ids)
+
     def _check_has(self, ids: Mapping[str, Ragged]) -> None:
         lacking = [name for name in self._features if name not in ids]
         if lacking:

@@ -7,8 +7,8 @@ import torch
 from monolith.ops.compiled import load_native
 from monolith.table.arguments import as_integer, check_kind
 from monolith.table.config import TableConfig, segment_name, segments_of, storage_of
-from monolith.table.precision import Storage, code_dtype, code_size, codec_of
-from monolith.table.rows import Rows
+from monolith.table.precision import OneBit, Storage, code_dtype, code_size, codec_of
+from monolith.table.rows import Entries, Rows
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -93,6 +93,37 @@ def _check(
         )
     if size is not None and values.shape[1] != size:
         raise ValueError(f"[{verb}] expected {name} with {size} columns, got {values.shape[1]}")
+
+
+def read_weights(config: TableConfig, entries: Entries, step: int) -> torch.Tensor:
+    """Return the weights that a lookup at a step returns for whole rows; absent rows are zeros.
+
+    A view is applied in numpy: slower than the core, to the same bits.
+
+    Args:
+        config: settings of the table.
+        entries: rows as the table stores them; the result may share their memory.
+        step: training step, for a `OneBit` view.
+
+    Returns:
+        float32 (num_keys, dim).
+    """
+    segments, is_viewed = segments_of(config), config.kind != "serving"
+    parts = []
+    for i, segment in enumerate(segments):
+        codes, storage = (
+            entries.rows.columns[f"weight/{segment_name(config, i)}"],
+            storage_of(config, i),
+        )
+        parts.append(codes if storage == "fp32" else decode(codes, storage, segment.dim))
+    weights = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    if is_viewed and any(segment.view is not None for segment in segments):
+        from monolith.table.reference import rounding
+
+        weights = torch.from_numpy(rounding.view_rows(config, weights.numpy(), step))
+    elif any(isinstance(storage_of(config, i), OneBit) for i in range(len(segments))):
+        weights[~entries.present] = 0  # the code of an absent row is that of negative weights
+    return weights
 
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -14,6 +14,7 @@ from monolith.table._checks import default_threads
 from monolith.table.bags import BagGradients, Bags, GradientSum, PooledRows
 from monolith.table.base import BaseTable
 from monolith.table.calls import DEFAULT_CHANGES_BYTES, Clock, wall_clock
+from monolith.table.codecs import read_weights
 from monolith.table.config import TableConfig, column_dtypes, column_sizes, segments_of, storage_of
 from monolith.table.eviction import candidate_columns
 from monolith.table.initializers import Constant, Initializer, Normal, Uniform
@@ -108,6 +109,25 @@ def piece_tuple(piece: BagGradients) -> tuple[BagsTuple, int, int]:
     return bags_tuple(piece.bags), piece.gradients.data_ptr(), address(piece.winners)
 
 
+def pool_rows(bags: Bags, rows: torch.Tensor, threads: int, name: str) -> PooledRows:
+    """Combine rows to one row for each bag, as `bags.pool` does, in the core.
+
+    Args:
+        bags: checked bags.
+        rows: row of each key, float32 (num_keys, dim), contiguous.
+        threads: most threads to use.
+        name: name of the table, for messages.
+    """
+    dim = rows.shape[1]
+    with OpenCore(_native, "lookup_bags", name) as core:
+        values, winners = empty(bags.num_bags, dim), None
+        if bags.mode == "max":
+            winners = empty(bags.num_bags, dim, dtype=torch.int32)
+        buffers = rows.data_ptr(), dim, values.data_ptr(), address(winners)
+        core.pool_rows(bags_tuple(bags), *buffers, threads)
+    return PooledRows(values, winners)
+
+
 class NativeCut(CutStorage):
     """Cut of the core.
 
@@ -137,6 +157,10 @@ class NativeCut(CutStorage):
     def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
         """Return rows of the cut."""
         return self._table._lookup_entry(keys, self._cut, memory)
+
+    def lookup(self, keys: torch.Tensor, step: int) -> torch.Tensor:
+        """Return weights of the cut."""
+        return read_weights(self._table.config, self.lookup_entry(keys), step)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Return candidates of the cut."""

@@ -97,6 +97,10 @@ class CutStorage(ABC):
         """Return the rows of the keys at the cut; they may use `memory`."""
 
     @abstractmethod
+    def lookup(self, keys: torch.Tensor, step: int) -> torch.Tensor:
+        """Return the weights of the keys at the cut, float32 (n, dim); zeros without a row."""
+
+    @abstractmethod
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Return the candidates of admission at the cut."""
 
@@ -223,11 +227,48 @@ class Snapshot:
         """
         self._check_open("lookup_entry")
         checks.check_keys(self.config, "lookup_entry", keys)
-        self._check_keys_kept(keys)
+        self._check_keys_kept("lookup_entry", keys)
         entries = self._storage.lookup_entry(keys, memory)
         self._check_open("lookup_entry")  # a closed cut would give rows of a later moment
-        self._check_keys_kept(keys)
+        self._check_keys_kept("lookup_entry", keys)
         return entries
+
+    def lookup(self, keys: torch.Tensor, *, step: int | None = None) -> torch.Tensor:
+        """Return the weights of the keys at the cut, as `Table.lookup` read them at that moment.
+
+        A key without a row at the cut reads zeros; expired rows that are not evicted read as they
+        are. Keys may repeat, in any order. Safe with every verb.
+
+        Args:
+            keys: keys, int64 (n,).
+            step: training step, for a `OneBit` view; None means `num_update_calls` of the cut, the
+                step at which `monolith.features` reads a table.
+
+        Returns:
+            float32 (n, dim).
+
+        Raises:
+            FailedPreconditionError: the cut is closed, or a partition of a key was released.
+            AbortedError: a server of the table came back without the cut.
+
+        Example:
+            >>> from monolith.table import Segment, Table, TableConfig
+            >>> table = Table(TableConfig("user", Segment(1)))
+            >>> table.assign(torch.tensor([7]), torch.tensor([[1.0]]))
+            >>> with table.cut() as snapshot:
+            ...     table.assign(torch.tensor([7]), torch.tensor([[2.0]]))
+            ...     snapshot.lookup(torch.tensor([8, 7])).tolist()
+            [[0.0], [1.0]]
+        """
+        self._check_open("lookup")
+        checks.check_keys(self.config, "lookup", keys)
+        step = self.num_update_calls if step is None else step
+        step = checks.check_step(self.config, "lookup", step)
+        self._check_keys_kept("lookup", keys)
+        weights = self._storage.lookup(keys, step)
+        self._check_open("lookup")  # a closed cut would give rows of a later moment
+        self._check_keys_kept("lookup", keys)
+        return weights
 
     def export_candidates(self, partitions: Iterable[int] | None = None) -> dict[str, torch.Tensor]:
         """Return the candidates of admission at the cut; see `Table.export_candidates`."""
@@ -282,9 +323,9 @@ class Snapshot:
                 f"(table {self.config.name!r})"
             )
 
-    def _check_keys_kept(self, keys: torch.Tensor) -> None:
+    def _check_keys_kept(self, verb: str, keys: torch.Tensor) -> None:
         if self._released:
-            self._check_kept("lookup_entry", set(partitions_of(keys.numpy()).tolist()))
+            self._check_kept(verb, set(partitions_of(keys.numpy()).tolist()))
 
     def _check_kept(self, verb: str, partitions: Iterable[int]) -> None:
         released = self._released.intersection(partitions) if self._released else None

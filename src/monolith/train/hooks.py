@@ -1,15 +1,25 @@
 """Hooks of every fit: evaluation with early stop, eviction of expired rows, and lost leases."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.served_dense import ServedDense
 from monolith.table.arguments import as_integer
 from monolith.table.calls import Clock
-from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
+from monolith.train.driver import (
+    PREEMPTION_ERRORS,
+    Coordinator,
+    Hook,
+    Run,
+    StepContext,
+    StepResults,
+)
 from monolith.train.figures import Meter
 from monolith.train.run_state import RunState
 from monolith.train.settings import TrainSettings
+
+_log = logging.getLogger(__name__)
 
 
 class EvalHook(Hook):
@@ -43,10 +53,18 @@ class EvalHook(Hook):
         step = ctx.run.global_step or 0
         if step % self._settings.eval_every == 0:
             with self._meter.paused():
-                self.evaluations[step] = figures = self._evaluate()
+                self.evaluations[step] = figures = self._figures()
             if self._is_enough(figures):
                 self.is_early = True
                 ctx.request_stop()
+
+    def _figures(self) -> dict[str, float]:
+        """Evaluate; once more from the beginning if a server came back without its cut."""
+        try:
+            return self._evaluate()
+        except PREEMPTION_ERRORS as error:
+            _log.warning("an evaluation begins anew after: %s", error)
+            return self._evaluate()
 
     def _is_enough(self, figures: dict[str, float]) -> bool:
         rule, state = self._settings.early_stop, self._state

@@ -17,6 +17,7 @@ from monolith.data import Batch, Pipeline
 from monolith.data.batch import with_columns
 from monolith.data.columns import first_names
 from monolith.errors import InvalidArgumentError
+from monolith.features import FeatureEngine
 from monolith.nn import Embedded, Features
 from monolith.ops import Ragged, RaggedColumns
 from monolith.optim import Optimizer
@@ -286,14 +287,24 @@ class Trainee:
     clock: StepClock
     served: ServedDense | None = None
 
-    def look_up(self, batch: Batch, *, is_training: bool) -> Inputs:
+    def look_up(
+        self, batch: Batch, *, is_training: bool, engine: FeatureEngine | None = None
+    ) -> Inputs:
         """Return the rows of all features, followed by the dense columns, in one matrix.
 
         Safe concurrently with a step.
+
+        Args:
+            batch: Batch with the ids and dense columns.
+            is_training: Whether the rows are trained; not with another engine.
+            engine: Engine of the features to read without training, such as a `CutEngine`; None
+                takes that of the tables.
         """
         # Without features, the dense columns alone know the number of samples.
         with_dense = self.columns.dense or not self.features.features
         dense = dense_matrix(batch, self.columns.dense) if with_dense else None
+        if engine is not None:
+            return Inputs(self.features.read_from(engine, batch.features, dense=dense), dense)
         return Inputs(
             self.features.read(batch.features, dense=dense, is_training=is_training), dense
         )

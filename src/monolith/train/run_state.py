@@ -1,5 +1,6 @@
 """The state of a run apart from tables and tensors: step, time, generators, source position."""
 
+import contextlib
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ import torch
 
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError
+from monolith.features import CutEngine
 from monolith.table.calls import Clock
 from monolith.train.driver import Run
 from monolith.train.rates import RateValue
@@ -127,6 +129,71 @@ class BufferCopies:
 class _BufferCopy(NamedTuple):
     buffer: torch.Tensor
     value: torch.Tensor
+
+
+class _DenseCopy(NamedTuple):
+    """A parameter or buffer of a module, and its copy."""
+
+    module: torch.nn.Module
+    name: str
+    original: torch.Tensor
+    value: torch.Tensor
+
+
+class DenseCopies:
+    """Copies of the parameters and buffers of a model, made by the constructor.
+
+    A tensor that several modules share has one copy. Lazy tensors, which have no values yet, are
+    left as they are.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        values: dict[int, torch.Tensor] = {}
+        self._copies = []
+        for module in model.modules():
+            for named in (module.named_parameters, module.named_buffers):
+                for name, tensor in named(recurse=False, remove_duplicate=False):
+                    if torch.nn.parameter.is_lazy(tensor):
+                        continue
+                    if id(tensor) not in values:
+                        values[id(tensor)] = _copy_of(tensor)
+                    self._copies.append(_DenseCopy(module, name, tensor, values[id(tensor)]))
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the copies into the model until the block ends; the originals may change meanwhile.
+
+        The original tensors are back after the block, with whatever others wrote to them.
+        """
+        try:
+            for module, name, _, value in self._copies:
+                setattr(module, name, value)
+            yield
+        finally:
+            for module, name, original, _ in self._copies:
+                setattr(module, name, original)
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    value = tensor.detach().clone()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
+    return value
+
+
+class EvaluationCut(NamedTuple):
+    """The tables and dense tensors of a trainer at one moment.
+
+    Attributes:
+        dense: Copies of the parameters and buffers.
+        engine: Engine that reads cuts of the tables; the owner closes it.
+    """
+
+    dense: DenseCopies
+    engine: CutEngine
 
 
 _FUTURE_SECONDS = 3600  # the most that events may be ahead of the clock, as in a table

@@ -17,6 +17,7 @@ from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.served_dense import ServedDense
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.features import cut_tables
 from monolith.nn import Features
 from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import SUMMARIES
@@ -49,7 +50,7 @@ from monolith.train.run_metrics import (
     SaveMetrics,
     write_evaluation,
 )
-from monolith.train.run_state import RunState, StepClock, seed_all
+from monolith.train.run_state import DenseCopies, EvaluationCut, RunState, StepClock, seed_all
 from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
@@ -390,13 +391,19 @@ class Trainer:
             return "steps"
         return "end of data" if loop.has_data_ended else "stopped"
 
-    def evaluate(self, source: Iterable[Batch] | None = None) -> dict[str, float]:
+    def evaluate(
+        self, source: Iterable[Batch] | None = None, *, at_cut: bool | None = None
+    ) -> dict[str, float]:
         """Return loss and metrics over a source, without training.
 
-        Ids without a row read as zeros.
+        Ids without a row read as zeros. With `at_cut` all batches see the tables, parameters and
+        buffers of the moment of the call, whatever other clients of the servers push meanwhile.
+        The servers keep the rows that change until the evaluation ends.
 
         Args:
             source: Iterable of batches with labels; None takes `task.source(Mode.EVAL)`.
+            at_cut: Whether to read cuts of the tables and copies of the dense model; None means
+                True if other clients may push to the tables (`RemoteServers.worker`).
 
         Returns:
             Figures by name: "loss", the mean over samples, and the task's metrics that have a
@@ -404,15 +411,20 @@ class Trainer:
 
         Raises:
             ValueError: The source has no batch.
+            FailedPreconditionError: A table has four open cuts already.
+            AbortedError: A server came back without its cuts; evaluate anew, as `eval_every` does.
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
         start = time.perf_counter()
-        for batch in self._open(Mode.EVAL, source):
-            batch = self.trainee.columns.bind(batch)
-            with self._no_training():
-                inputs = self.trainee.look_up(batch, is_training=False)
-                loss, prediction = self.trainee.forward(inputs, batch, is_training=False)
-            meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
+        with self._evaluation_cut(at_cut) as cut:
+            for batch in self._open(Mode.EVAL, source):
+                batch = self.trainee.columns.bind(batch)
+                with self._no_training(), cut.dense.in_place() if cut else contextlib.nullcontext():
+                    inputs = self.trainee.look_up(
+                        batch, is_training=False, engine=cut.engine if cut else None
+                    )
+                    loss, prediction = self.trainee.forward(inputs, batch, is_training=False)
+                meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
         figures, seconds = {"loss": meter.loss, **meter.values()}, time.perf_counter() - start
@@ -518,6 +530,29 @@ class Trainer:
         """Wait for an update that runs on a thread, so that the tables have all updates."""
         if self._loop is not None:
             self._loop.updates.wait()
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Wait for the running update, and let none begin until the block ends.
+
+        Cuts of several tables and copies of dense parameters that are made in the block are of one
+        moment, as far as this trainer alone changes them.
+        """
+        self.finish_updates()
+        yield
+
+    @contextlib.contextmanager
+    def _evaluation_cut(self, at_cut: bool | None) -> Iterator[EvaluationCut | None]:
+        """Give the tables and dense tensors as they are now; None for those of each moment."""
+        if at_cut is None:
+            at_cut = self.servers is not None and self.servers.worker[1] > 1
+        if not at_cut:
+            yield None
+            return
+        with self.quiet():
+            cut = EvaluationCut(DenseCopies(self.model), cut_tables(self.features.pending.engine))
+        with cut.engine:
+            yield cut
 
     @contextlib.contextmanager
     def _no_training(self) -> Iterator[None]:

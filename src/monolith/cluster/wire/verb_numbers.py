@@ -19,6 +19,8 @@ _VERBS = (
     *("table_names", "value_names", "write_values"),
     # of files that shards write and read
     *("hurry_job", "job_state", "start_load", "start_save", "stop_job"),
+    # of a cut of one table
+    "cut_lookup",
     # of the job that workers share
     *("describe_job", "end_job", "export_dense", "export_job", "fence", "give_up_workers"),
     *("hold_job", "import_dense", "import_job", "job_number", "join_job", "leave_job"),

@@ -284,6 +284,11 @@ class ReferenceTable(BaseTable):
             self._check_open("lookup_entry")
             return self._entries_of(rows, keys)
 
+        def lookup(keys: torch.Tensor, step: int) -> torch.Tensor:
+            self._check_open("lookup")
+            weights = self._values_of(rows, keys.tolist())[:, : self.dim]
+            return torch.from_numpy(rounding.view_rows(self.config, weights, step))
+
         def export_candidates(partitions: list[int]) -> dict[str, torch.Tensor]:
             self._check_open("export_candidates")
             return tensors_of(admission.columns(partitions))
@@ -295,7 +300,7 @@ class ReferenceTable(BaseTable):
             if read is not None:
                 self._log.end_read(read, is_read)
 
-        reads = CutReads(export_chunk, changes, lookup_entry, export_candidates)
+        reads = CutReads(export_chunk, changes, lookup_entry, lookup, export_candidates)
         return ReferenceCut(facts, reads, end)
 
     def _has_cut(self) -> bool:
@@ -382,13 +387,10 @@ class ReferenceTable(BaseTable):
 
     def _read(self, keys: Sequence[int], initial: bool = True) -> Matrix:
         """Return copies of the rows, (n, width); a missing row is new, or zeros."""
-        rows = self._layout.zeros(len(keys))
+        rows = self._values_of(self._rows, keys)
         missing = [i for i, key in enumerate(keys) if key not in self._rows]
         if initial and missing:
             rows[missing] = self._layout.fresh([keys[i] for i in missing])
-        for i, key in enumerate(keys):
-            if key in self._rows:
-                rows[i] = self._rows[key].values
         return rows
 
     def _round_rows(self, keys: Sequence[int], rows: Matrix) -> Matrix:
@@ -436,12 +438,17 @@ class ReferenceTable(BaseTable):
             values[i] = rows[key].values
         return self._layout.export_rows(selected, [rows[key].time for key in selected], values)
 
-    def _entries_of(self, rows: Mapping[int, ReferenceRow], keys: torch.Tensor) -> Entries:
-        numbers = keys.tolist()
-        values = self._layout.zeros(len(numbers))
-        for i, key in enumerate(numbers):
+    def _values_of(self, rows: Mapping[int, ReferenceRow], keys: Sequence[int]) -> Matrix:
+        """Return copies of rows, (n, width); zeros for a missing row."""
+        values = self._layout.zeros(len(keys))
+        for i, key in enumerate(keys):
             if key in rows:
                 values[i] = rows[key].values
+        return values
+
+    def _entries_of(self, rows: Mapping[int, ReferenceRow], keys: torch.Tensor) -> Entries:
+        numbers = keys.tolist()
+        values = self._values_of(rows, numbers)
         times = [rows[key].time if key in rows else 0 for key in numbers]
         present = torch.from_numpy(_is_present(rows, keys))
         return Entries(present, self._layout.export_rows(numbers, times, values))

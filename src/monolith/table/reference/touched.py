@@ -18,12 +18,14 @@ class CutReads(NamedTuple):
         export_chunk: returns rows in order: (first hash, last hash, limit).
         changes: returns the changes up to the cut.
         lookup_entry: returns the rows of keys.
+        lookup: returns the weights of keys at a step.
         export_candidates: returns the candidates of partitions.
     """
 
     export_chunk: Callable[[int, int, int], Rows]
     changes: Callable[[], tuple[bool, torch.Tensor, torch.Tensor]]
     lookup_entry: Callable[[torch.Tensor], Entries]
+    lookup: Callable[[torch.Tensor, int], torch.Tensor]
     export_candidates: Callable[[list[int]], dict[str, torch.Tensor]]
 
 
@@ -57,6 +59,10 @@ class ReferenceCut(CutStorage):
     def lookup_entry(self, keys: torch.Tensor, memory: RowMemory | None = None) -> Entries:
         """Return rows of the cut."""
         return self._reads.lookup_entry(keys)
+
+    def lookup(self, keys: torch.Tensor, step: int) -> torch.Tensor:
+        """Return weights of the cut."""
+        return self._reads.lookup(keys, step)
 
     def export_candidates(self, partitions: list[int]) -> dict[str, torch.Tensor]:
         """Return candidates of the cut."""
