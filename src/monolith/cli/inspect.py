@@ -45,8 +45,8 @@ def inspect(
         _inspect_task_file(path, bool(options) or table is not None, as_json)
         return
     if diff is not None or _is_checkpoint(path):
-        from monolith.cli.inspect_checkpoint import diff_checkpoints, inspect_checkpoint
-        from monolith.cli.inspect_save import SaveOptions  # late: they import torch
+        from monolith.cli.inspection.inspect_checkpoint import diff_checkpoints, inspect_checkpoint
+        from monolith.cli.inspection.inspect_save import SaveOptions  # late: they import torch
 
         if diff is not None:
             diff_checkpoints(path, diff, table, as_json)
@@ -56,7 +56,10 @@ def inspect(
     if not _has_manifest(path) and _inspect_dumps(path, options, table, as_json):
         return
     _check_save(path)
-    from monolith.cli.inspect_save import SaveOptions, inspect_save  # late: it imports torch
+    from monolith.cli.inspection.inspect_save import (  # late: it imports torch
+        SaveOptions,
+        inspect_save,
+    )
 
     inspect_save(path, SaveOptions(key, table, verify, as_json))
 
@@ -64,7 +67,7 @@ def inspect(
 def _inspect_task_file(path: str, has_other_options: bool, as_json: bool) -> None:
     if has_other_options:
         fail("expected --key, --table, --diff and --verify with tables, got a task file", status=2)
-    from monolith.cli.inspect_task import inspect_task  # late: it imports torch
+    from monolith.cli.inspection.inspect_task import inspect_task  # late: it imports torch
 
     inspect_task(path, as_json)
 

@@ -21,7 +21,7 @@ from monolith.checkpoint.reference_dump import (
     open_dumps,
 )
 from monolith.cli.console import byte_progress, emit_json, fail, say, told_of_interrupt
-from monolith.cli.inspect_save import time_text
+from monolith.cli.inspection.inspect_save import time_text
 from monolith.cli.progress import save_with_progress
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.table.config import segments_of

@@ -10,7 +10,7 @@ from monolith.checkpoint.reference_dump import (
     num_cells,
 )
 from monolith.cli.console import byte_progress, emit_json, emit_table, fail, say
-from monolith.cli.inspect_save import time_text
+from monolith.cli.inspection.inspect_save import time_text
 
 _NUM_SLOTS = 10  # that are named
 _KINDS = MappingProxyType({"table": "one table", "tables": "many tables", "filter": "filter"})

@@ -8,7 +8,7 @@ import torch
 
 from monolith.checkpoint import Checkpoint, find
 from monolith.cli.console import emit_json, emit_table, say
-from monolith.cli.inspect_save import SaveOptions, inspect_tables
+from monolith.cli.inspection.inspect_save import SaveOptions, inspect_tables
 from monolith.errors import NotFoundError
 from monolith.table.disk.difference import TableDifference, diff_saves
 

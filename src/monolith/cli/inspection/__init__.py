@@ -1,0 +1,1 @@
+"""What `monolith inspect` prints of a checkpoint, of saved tables and of a task file."""
