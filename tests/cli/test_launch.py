@@ -84,9 +84,14 @@ def test_the_temporary_folder_goes_after_a_success(launch, tmp_path):
     assert "logs" not in last_line(ran)
 
 
-def test_a_failure_with_checkpoints_says_how_to_go_on(launch):
+@pytest.mark.parametrize("has_saved", [True, False])
+def test_a_failure_with_a_checkpoint_says_how_to_go_on(launch, tmp_path, has_saved):
+    (tmp_path / "saves").mkdir()
+    if has_saved:
+        (tmp_path / "saves" / "model.ckpt-4.manifest.json").touch()
     ran = launch("failing.py", "--checkpoints", "saves")
-    assert "\nto go on: monolith launch failing.py --checkpoints saves --resume\n" in ran.err
+    text = "\nto go on: monolith launch failing.py --checkpoints saves --resume\n"
+    assert (text in ran.err) == has_saved
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def launch(
             view.end(end)
     finally:
         folder.close(is_success=end is not None and end.status == 0)
-    _end(end, folder, can_resume=checkpoints is not None)
+    _end(end, folder, can_resume=checkpoints is not None and _has_checkpoint(saves))
 
 
 def _check_task(task: str) -> None:
@@ -174,6 +174,11 @@ def _open_folder(run: str | None, checkpoints: str | None) -> RunFolder:
         fail(str(error), status=2)
     except OSError as error:
         fail(f"expected a folder that can be written, got {path!r}: {error.strerror}", status=2)
+
+
+def _has_checkpoint(saves: str | None) -> bool:
+    """Whether a folder of this machine has a checkpoint; true for a store, which is not read."""
+    return saves is None or any(Path(saves).glob("*.manifest.json"))
 
 
 def _end(end: JobEnd, folder: RunFolder, *, can_resume: bool) -> NoReturn:
