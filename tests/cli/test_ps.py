@@ -3,12 +3,17 @@
 import json
 import signal
 import stat
+import subprocess
+import sys
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from monolith.cluster.zmq.connect import connect_servers
 from monolith.cluster.zmq.curve_keys import read_keys
+from monolith.table import Segment, TableConfig
+from monolith.table.routing import PartitionRouting
 from tests.cli.run import run
 from tests.cluster.server_processes import Nursery, connect
 
@@ -97,14 +102,43 @@ def test_two_servers_of_one_folder_have_different_indices(monolith, nursery, tmp
     assert "expected that no process is ps 0, got one that is alive" in ran.err
 
 
+def test_a_server_reports_its_sizes_at_intervals():
+    from tests.suites.table_base import keys
+
+    words = ["ps", "--json", "--status-seconds", "0.05"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "monolith.cli.main", *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        lines = map(json.loads, server.stdout)
+        with connect_servers([next(lines)["address"]]) as servers:
+            table = servers.table(TableConfig("user", Segment(1)), PartitionRouting(1))
+            table.lookup_or_insert(keys(1, 2, 3))
+            status = next(line for line in lines if line["rows"])
+        server.terminate()
+        assert [line["event"] for line in lines if line["event"] != "status"] == ["ended"]
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait(60)
+        server.stdout.close()
+    assert status.pop("bytes") > 0
+    assert status == {"event": "status", "index": 0, "rows": 3, "update_calls": 0}
+
+
+@pytest.mark.parametrize("options", [["--status-seconds", "1"], ["--json", "--status-seconds", 0]])
+def test_reports_are_json_at_intervals_above_zero(monolith, options):
+    ran = monolith("ps", *options)
+    assert ran.status == 2
+    assert "expected --status-seconds above 0 with --json, got" in ran.err
+
+
 def health(server):
     with urlopen(f"http://127.0.0.1:{server.facts['metrics_port']}/health") as answer:
         return json.load(answer)
 
 
 def test_the_pages_show_health_and_metrics(nursery):
-    from monolith.table import Segment, TableConfig
-    from monolith.table.routing import PartitionRouting
     from tests.suites.table_base import keys
 
     server = nursery.start(options=["--metrics-port", 0])

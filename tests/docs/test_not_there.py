@@ -14,7 +14,7 @@ from tools.acceptance import STATES, read_page
 
 SECTION = page("README.md").partition("## What is not there yet\n")[2].partition("\n## ")[0]
 ABSENT = {
-    "Jobs of several trainers": ["launch"],
+    "Jobs of several trainers": ["worker"],
     "Serving": ["serve"],
 }
 

@@ -56,7 +56,10 @@ def inspect(
     if not _has_manifest(path) and _inspect_dumps(path, options, table, as_json):
         return
     _check_save(path)
-    from monolith.cli.inspection.inspect_save import SaveOptions, inspect_save  # late: it imports torch
+    from monolith.cli.inspection.inspect_save import (  # late: it imports torch
+        SaveOptions,
+        inspect_save,
+    )
 
     inspect_save(path, SaveOptions(key, table, verify, as_json))
 

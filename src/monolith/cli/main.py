@@ -18,6 +18,7 @@ COMMANDS = MappingProxyType(
     {
         "new": "new",
         "train": "train",
+        "launch": "launch",
         "ps": "ps",
         "worker": "worker",
         "keys": "keys",

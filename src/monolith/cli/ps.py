@@ -1,9 +1,12 @@
 """`monolith ps`: run a parameter server."""
 
+import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,6 +69,10 @@ def ps(
     drain_seconds: Annotated[
         float, typer.Option(min=0, metavar="S", help="Seconds that running calls have to end.")
     ] = 30.0,
+    status_seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", hidden=True, help="With --json, print sizes every S seconds."),
+    ] = None,  # for programs, such as `monolith launch`
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Run a parameter server until SIGTERM or Ctrl-C."""
@@ -73,6 +80,8 @@ def ps(
     from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
     from monolith.errors import OpError
 
+    if status_seconds is not None and not (as_json and status_seconds > 0):
+        fail(f"expected --status-seconds above 0 with --json, got {status_seconds:g}", status=2)
     if index >= num_servers:
         fail(f"expected --index below --num-servers, got {index} of {num_servers}", status=2)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -110,7 +119,8 @@ def ps(
             "metrics_port": None if process.metrics is None else process.metrics.port,
         }
         _tell(as_json, {"event": "ready", **facts}, _words_of_start(facts, discovery, keys))
-        process.run()
+        with _reports(process.health, status_seconds if as_json else None):
+            process.run()
         is_drained = process.drain(drain_seconds)
         counts = dict(process.loop.counts)
         reason = received[0] if received else "end of the job"
@@ -132,6 +142,35 @@ def _dense_of(
     resolved, how = resolve_settings(task_class, file, settings or ())
     seed_all(how.seed)
     return dense_shard(task_class.from_settings(resolved.value), how, index, num_servers)
+
+
+@contextlib.contextmanager
+def _reports(status: Callable[[], dict[str, Any]], seconds: float | None) -> Iterator[None]:
+    """Print the sizes of the tables as JSON lines at intervals, on a thread, in the block."""
+    is_over = threading.Event()
+
+    def report() -> None:
+        while not is_over.wait(seconds):
+            facts = status()
+            tables = facts["tables"].values()
+            names = ("rows", "bytes", "update_calls")
+            sums = {name: sum(table[name] for table in tables) for name in names}
+            try:
+                emit_json({"event": "status", "index": facts["index"], **sums})
+                sys.stdout.flush()
+            except OSError:  # the reader of the pipe is gone
+                return
+
+    if seconds is None:
+        yield
+        return
+    thread = threading.Thread(target=report, name="status", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _words_of_start(facts: dict[str, Any], discovery: str | None, keys: str | None) -> str:

@@ -355,6 +355,23 @@ def _parse(text: str, end: str) -> Any:
     return import_module("tomllib").loads(text)
 
 
+def file_keys(path: str) -> set[str]:
+    """Return the dotted keys that a settings file has, those of sections included, unchecked.
+
+    Raises:
+        ValueError: the file is neither TOML nor JSON.
+        FileNotFoundError: the file does not exist.
+    """
+
+    def walk(content: Mapping[str, Any], prefix: str) -> Iterator[str]:
+        for name, value in content.items():
+            yield prefix + name
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{name}.")
+
+    return set(walk(_read(path), ""))
+
+
 def _leaf_key(raw: _RawValue, leaves: Mapping[str, _Leaf]) -> str:
     """Return the key of the field that a raw key belongs to."""
     for key, leaf in leaves.items():

@@ -1,1 +1,1 @@
-"""What `monolith inspect` shows of saves, checkpoints and tasks."""
+"""What `monolith inspect` prints of a checkpoint, of saved tables and of a task file."""

@@ -1,0 +1,171 @@
+"""`monolith launch`: run a job on one machine."""
+
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from monolith.cli.console import fail, say
+from monolith.cli.options import run_options as options
+from monolith.environment import variables
+from monolith.errors import FailedPreconditionError
+from monolith.launch import (
+    JobCommands,
+    JobEnd,
+    JobView,
+    Policy,
+    RunFolder,
+    Supervisor,
+    folder_state,
+)
+from monolith.launch.job_commands import PROGRAM, THREADS_KEY, threads_per_worker
+from monolith.util.layered_settings import SETTING_PREFIX, file_keys
+from monolith.util.stores import local_path
+
+app = typer.Typer(add_completion=False)
+
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_RESUME = "--resume"
+
+
+@app.command(
+    help="Example: monolith launch ranker.py --ps 2 --workers 2 --data clicks/\n\n"
+    "Run servers and workers of a job here, restart those that die, and end all.",
+    short_help="Run servers and workers on this machine.",
+)
+def launch(
+    task: options.TaskArgument,
+    ps: Annotated[int, typer.Option(min=1, metavar="P", help="Number of servers.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, metavar="W", help="Number of workers.")] = 1,
+    data: options.Data = None,
+    settings: options.Settings = None,
+    file: options.SettingsFile = None,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder of the logs and addresses."),
+    ] = None,
+    checkpoints: options.Checkpoints = None,
+    save_every: options.SaveEvery = None,
+    save_seconds: options.SaveSeconds = None,
+    full_every: options.FullEvery = None,
+    save_rate: options.SaveRate = None,
+    resume: options.Resume = False,
+    restarts: Annotated[int, typer.Option(min=0, metavar="N", help="Restarts of a role.")] = 3,
+    grace_seconds: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds until SIGKILL.")
+    ] = 10.0,
+    server_timeout: options.ServerTimeout = None,
+    transfer: options.Transfer = None,
+    tcp: Annotated[bool, typer.Option("--tcp", help="Listen at ports, not sockets.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a job on this machine until its workers end, or until Ctrl-C or SIGTERM."""
+    _check_task(task)
+    worker_options = {
+        "--checkpoints": checkpoints,
+        "--save-every": save_every,
+        "--save-seconds": save_seconds,
+        "--full-every": full_every,
+        "--save-rate": save_rate,
+        _RESUME: resume,
+        "--server-timeout": server_timeout,
+        "--transfer": transfer,
+    }
+    threads = None if _has_threads(settings or [], file) else threads_per_worker(ps + workers)
+    commands = JobCommands(
+        task,
+        ps,
+        workers,
+        data or (),
+        settings or (),
+        file,
+        worker_options,
+        with_tcp=tcp,
+        num_threads=threads,
+        program=PROGRAM,
+    )
+    folder = _open_folder(run, checkpoints)
+    end = None
+    try:
+        roles = commands.roles(folder)
+        words = "" if threads is None else f" with {THREADS_KEY}={threads}"
+        size = f"{ps} server{'s' * (ps > 1)} and {workers} worker{'s' * (workers > 1)}"
+        say(f"{size}{words}; logs: {folder.logs}")
+        policy = Policy(restarts, grace_seconds=grace_seconds)
+        saves = None if checkpoints is None else local_path(checkpoints)
+        with JobView(Console(stderr=True), is_json=as_json) as view:
+            supervisor = Supervisor(
+                roles, folder.logs, view, policy, save_state=lambda: folder_state(saves)
+            )
+            end = supervisor.run()
+            view.end(end)
+    finally:
+        folder.close(is_success=end is not None and end.status == 0)
+    _end(end, folder, can_resume=checkpoints is not None and _has_checkpoint(saves))
+
+
+def _check_task(task: str) -> None:
+    """Refuse a task without a file or a module; the roles load the task, not the launcher."""
+    path, _, name = task.partition(".py:")
+    file = Path(f"{path}.py" if name else path)
+    if file.is_file():
+        return
+    is_key = file.suffix != ".py" and _KEY.fullmatch(task) is not None
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if not is_key or importlib.util.find_spec(task.partition(".")[0]) is None:
+        fail(f"expected a task file or a key module.CLASS, got {task!r}; no such file", status=2)
+
+
+def _has_threads(settings: list[str], file: str | None) -> bool:
+    """Whether the user sets the number of threads of a worker."""
+    variable = SETTING_PREFIX + THREADS_KEY.upper().replace(".", "__")
+    try:
+        keys = set() if file is None else file_keys(file)
+    except (OSError, ValueError) as error:
+        fail(str(error), status=2)
+    keys |= {text.partition("=")[0].strip() for text in settings}
+    return THREADS_KEY in keys or variable in variables(SETTING_PREFIX)
+
+
+def _open_folder(run: str | None, checkpoints: str | None) -> RunFolder:
+    """Make and lock the run folder, and make the folder of checkpoints."""
+    saves = None if checkpoints is None else local_path(checkpoints)
+    path = saves
+    try:
+        if saves is not None:
+            os.makedirs(saves, exist_ok=True)
+            if not os.access(saves, os.W_OK):
+                raise PermissionError(None, "Permission denied")
+        path = run
+        return RunFolder(run)
+    except FailedPreconditionError as error:
+        fail(str(error), status=2)
+    except OSError as error:
+        fail(f"expected a folder that can be written, got {path!r}: {error.strerror}", status=2)
+
+
+def _has_checkpoint(saves: str | None) -> bool:
+    """Whether a folder of this machine has a checkpoint; true for a store, which is not read."""
+    return saves is None or any(Path(saves).glob("*.manifest.json"))
+
+
+def _end(end: JobEnd, folder: RunFolder, *, can_resume: bool) -> NoReturn:
+    """Print exit code, reason and the next step, and exit."""
+    num = end.job.num_restarts
+    facts = f"{end.job.seconds:.0f} s, {num} restart{'' if num == 1 else 's'}"
+    is_removed = folder.is_temporary and end.status == 0
+    logs = "" if is_removed else f"; logs: {folder.logs}"
+    lines = []
+    if end.status and can_resume:
+        words = [word for word in sys.argv[1:] if word != _RESUME]
+        lines = [f"to go on: {shlex.join(['monolith', *words, _RESUME])}"]
+    say("\n".join([*lines, f"exit {end.status}: {end.reason} ({facts}){logs}"]))
+    sys.exit(end.status)
