@@ -67,23 +67,19 @@ def train(
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
     task_class = load_task_class(task)
-    flags = run.setting_flags(
-        data,
-        checkpoints,
-        settings,
-        save_every=save_every,
-        save_seconds=save_seconds,
-        full_every=full_every,
-        save_rate=save_rate,
-    )
+    saves = {
+        "save_every": save_every,
+        "save_seconds": save_seconds,
+        "full_every": full_every,
+        "save_rate": save_rate,
+    }
+    flags = run.setting_flags(data, checkpoints, settings, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"task {task_class.__name__} of {task}"
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
-    for name, value in saves.items():
-        if value is not None and how.checkpoint_dir is None:
-            fail(f"expected --checkpoints DIR with --{name.replace('_', '-')}, got none", 2)
+    run.check_saves(how.checkpoint_dir, **saves)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
     seed_all(how.seed)  # a task may make its dense model in its constructor

@@ -72,17 +72,16 @@ def worker(
     if index >= num_workers:
         fail(f"expected --index below --num-workers, got {index} of {num_workers}", status=2)
     task_class = load_task_class(task)
-    flags = run.setting_flags(
-        data,
-        checkpoints,
-        settings,
-        save_every=save_every,
-        save_seconds=save_seconds,
-        full_every=full_every,
-        save_rate=save_rate,
-    )
+    saves = {
+        "save_every": save_every,
+        "save_seconds": save_seconds,
+        "full_every": full_every,
+        "save_rate": save_rate,
+    }
+    flags = run.setting_flags(data, checkpoints, settings, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     say(f"worker {index} of {num_workers}: task {task_class.__name__} of {task}")
+    run.check_saves(how.checkpoint_dir, **saves)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     remote = ServersOptions(
         servers, num_servers, keys, transfer, server_timeout, (index, num_workers)
@@ -126,9 +125,7 @@ def _evaluated(trainer: Trainer) -> dict[str, float]:
     return trainer.evaluate()
 
 
-def _tell(
-    task: str, report: JobReport, begin: ResumeOptions, index: int, as_json: bool
-) -> None:
+def _tell(task: str, report: JobReport, begin: ResumeOptions, index: int, as_json: bool) -> None:
     """Print the end of the worker and of the job."""
     result, counts = report.result, dict(report.counts)
     facts: dict[str, Any] = {"event": "ended", "index": index, "job": counts}

@@ -131,8 +131,9 @@ class Optimizer(torch.optim.Optimizer):
     def begin_step(self) -> Callable[[], None]:
         """Step the dense parameters here; return a function that steps what is elsewhere.
 
-        That is the tables, and dense parameters on servers. Call the function once, on any thread. Until it returns, run no backward and no `zero_grad`
-        of this optimizer; lookups may run concurrently. `step` is both, and calls its hooks.
+        That is the tables, and dense parameters on servers. Call the function once, on any thread.
+        Until it returns, run no backward and no `zero_grad` of this optimizer; lookups may run
+        concurrently. `step` is both, and calls its hooks.
         """
         queues = self._checked_queues()
         if queues is None:
@@ -267,9 +268,7 @@ class Optimizer(torch.optim.Optimizer):
             self.dense.__setstate__({"state": self.state, "param_groups": groups})
 
 
-def _step_in(
-    context: AbstractContextManager[None], queues: list[PendingGradients[Any]]
-) -> None:
+def _step_in(context: AbstractContextManager[None], queues: list[PendingGradients[Any]]) -> None:
     with context:
         step_all(queues)
 

@@ -1,5 +1,6 @@
 """Save and restore a trainer: its tables, model, optimizer and run."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -52,7 +53,10 @@ def save_trainer(
     trainer.finish_updates()
     trainer.state.check_whole("[Trainer.save]")
     options = replace(options, progress=note)
-    prefix = save(contents_of(trainer), directory, name=name, keep=keep, options=options)
+    with contextlib.ExitStack() as stack:
+        with trainer.quiet():
+            snapshot = stack.enter_context(contents_of(trainer).cut(with_copies=True))
+        prefix = save(snapshot, directory, name=name, keep=keep, options=options)
     trainer.state.note_checkpoint(prefix)
     seconds = time.monotonic() - start
     write_save(
@@ -139,8 +143,6 @@ class _OptimizerState:
 def contents_of(trainer: "Trainer") -> Contents:
     """Collect the trainer anew for each save, because a model may have replaced its tensors."""
     job, served = trainer.job, trainer.served
-    if served is not None:
-        served.take_all()  # the values of the servers, not the copies
     dense, states = _model_tensors(trainer), _states(trainer)
     tensors = [(str(tensor.device), name, tensor) for name, tensor in dense.items()]
     servers = trainer.servers

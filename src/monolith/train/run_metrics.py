@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saved
 from monolith.nn import Features
-from monolith.observe.metrics import MetricsSink
+from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import SUMMARIES, TensorSummaries
 from monolith.train.driver import Coordinator, Run, StepContext, StepResults
 from monolith.train.figures import Figures, ReportHook, TableCounts, table_counts
@@ -333,3 +333,16 @@ def write_save(
     sink.event(
         "checkpoint_saved", {**fields, "pause_seconds": pause_seconds, "num_bytes": num_bytes}
     )
+
+
+def lenient_sink(sink: MetricsSink | None) -> MultiSink | NullSink:
+    """Return a sink whose failures do not end a run."""
+    if sink is None:
+        return NullSink()
+    verbs = ("count", "gauge", "time", "event", "flush", "close")
+    if isinstance(sink, type) or not all(callable(getattr(sink, verb, None)) for verb in verbs):
+        raise TypeError(
+            f"[Trainer] expected metrics as a sink with {', '.join(verbs)}, got {sink!r}; make "
+            "one, such as monolith.observe.TensorBoardSink(folder)"
+        )
+    return sink if isinstance(sink, MultiSink | NullSink) else MultiSink([sink])

@@ -19,7 +19,7 @@ from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.features import cut_tables
 from monolith.nn import Features
-from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
+from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
@@ -48,6 +48,7 @@ from monolith.train.run_metrics import (
     MetricsHook,
     SaveCounts,
     SaveMetrics,
+    lenient_sink,
     write_evaluation,
 )
 from monolith.train.run_state import DenseCopies, EvaluationCut, RunState, StepClock, seed_all
@@ -154,7 +155,7 @@ class Trainer:
         job: JobClient | None = None,
     ) -> None:
         self.task, self.hooks, self.job = task, tuple(hooks), job
-        self.metrics = _lenient_sink(metrics)
+        self.metrics = lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
@@ -272,10 +273,10 @@ class Trainer:
         settings, state = self.settings, self.state
         start_time, first_step = time.perf_counter(), state.step
         num_recoveries = self.run.num_recoveries
-        checkpoint_hooks = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
-        hooks = [hook for hook in hooks if hook not in checkpoint_hooks]
-        checkpoint_hooks += _checkpoint_hooks(settings)
-        self._saves = saves = FitSaves(checkpoint_hooks, SaveMetrics(self.metrics))
+        saving_hooks = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
+        hooks = [hook for hook in hooks if hook not in saving_hooks]
+        saving_hooks += checkpoint_hooks(settings)
+        self._saves = saves = FitSaves(saving_hooks, SaveMetrics(self.metrics))
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
@@ -536,10 +537,17 @@ class Trainer:
         """Wait for the running update, and let none begin until the block ends.
 
         Cuts of several tables and copies of dense parameters that are made in the block are of one
-        moment, as far as this trainer alone changes them.
+        moment, as far as this trainer alone changes them, or the workers of its job: they hold
+        their pushes, and the model has the dense parameters of the servers.
+
+        Raises:
+            DeadlineExceededError: The block took so long that workers may have pushed meanwhile.
         """
         self.finish_updates()
-        yield
+        with contextlib.nullcontext() if self.job is None else self.job.quiet():
+            if self.served is not None:
+                self.served.take_all()
+            yield
 
     @contextlib.contextmanager
     def _evaluation_cut(self, at_cut: bool | None) -> Iterator[EvaluationCut | None]:
@@ -571,37 +579,6 @@ class Trainer:
             self.model.train(was_training)
             if summaries is not None:
                 self.run.metadata[SUMMARIES] = summaries
-
-
-def _lenient_sink(sink: MetricsSink | None) -> MultiSink | NullSink:
-    """Return a sink whose failures do not end a run."""
-    if sink is None:
-        return NullSink()
-    verbs = ("count", "gauge", "time", "event", "flush", "close")
-    if isinstance(sink, type) or not all(callable(getattr(sink, verb, None)) for verb in verbs):
-        raise TypeError(
-            f"[Trainer] expected metrics as a sink with {', '.join(verbs)}, got {sink!r}; make "
-            "one, such as monolith.observe.TensorBoardSink(folder)"
-        )
-    return sink if isinstance(sink, MultiSink | NullSink) else MultiSink([sink])
-
-
-def _checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
-    if settings.checkpoint_dir is None:
-        return []
-    return [
-        CheckpointHook(
-            settings.checkpoint_dir,
-            every_steps=settings.steps_between_saves or None,
-            every_seconds=settings.save_seconds,
-            keep=settings.keep,
-            full_every=settings.full_every,
-            ignore_save_errors=settings.ignore_save_errors,
-            background=settings.background_saves,
-            rate=settings.save_rate,
-            busy=settings.busy_save,
-        )
-    ]
 
 
 def _share_read(batches: Iterator[Batch]) -> float | None:

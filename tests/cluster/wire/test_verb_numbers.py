@@ -1,12 +1,14 @@
 from monolith.cluster.call_host import BYE
 from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
+from monolith.cluster.job.job_verbs import JOB_VERBS
 from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.cluster.wire.verb_numbers import NUMBER_OF_VERB, VERB_OF_NUMBER
 
 
 def test_every_verb_of_hosts_has_a_number():
-    assert set(NUMBER_OF_VERB) == {BYE, *SHARD_VERBS, *GROUP_VERBS, *SERVER_VERBS, *FILE_VERBS}
+    verbs = {BYE, *SHARD_VERBS, *GROUP_VERBS, *SERVER_VERBS, *FILE_VERBS, *JOB_VERBS}
+    assert set(NUMBER_OF_VERB) == verbs
 
 
 def test_numbers_stay():

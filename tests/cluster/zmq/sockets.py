@@ -44,6 +44,12 @@ class EchoServer:
     def release_client(self, client):
         self.released.append(client)
 
+    def tick(self):
+        """Nothing waits."""
+
+    def end_waits(self):
+        """Nothing waits."""
+
     @property
     def sequences(self):
         return [call.sequence for _, call in self.calls]

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-TaskArgument = Annotated[
-    str, typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS.")
-]
+from monolith.cli.console import fail
+
+TaskArgument = Annotated[str, typer.Argument(help="Task file, FILE.py:CLASS, or module.CLASS.")]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -69,9 +69,7 @@ MetricsFile = Annotated[
 Profile = Annotated[
     str | None, typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10.")
 ]
-ProfileDir = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Write traces in this folder.")
-]
+ProfileDir = Annotated[str | None, typer.Option(metavar="DIR", help="Write traces in this folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
 
 
@@ -91,3 +89,15 @@ def setting_flags(
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
     flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
     return [*flags, *(settings or ())]
+
+
+def check_saves(directory: str | None, **saves: Any) -> None:
+    """Refuse options of saves without a folder for checkpoints.
+
+    Args:
+        directory: folder of the resolved settings.
+        saves: options by their names in Python.
+    """
+    for name, value in saves.items():
+        if value is not None and directory is None:
+            fail(f"expected --checkpoints DIR with --{name.replace('_', '-')}, got none", 2)

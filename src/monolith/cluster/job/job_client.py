@@ -247,7 +247,9 @@ class JobClient:
 
     def offer(self, names: Sequence[str], num_epochs: int | None) -> None:
         """Tell the shares of the job; the shares of a restored job are kept."""
-        self._zero("offer_shares", json.dumps(list(names)), -1 if num_epochs is None else num_epochs)
+        self._zero(
+            "offer_shares", json.dumps(list(names)), -1 if num_epochs is None else num_epochs
+        )
 
     def take(self) -> Taken:
         """Ask for a share."""

@@ -1,5 +1,6 @@
 """`JobState`: what server 0 knows of a job: its workers, the data they share out, and holds."""
 
+import itertools
 import json
 import threading
 import time
@@ -17,7 +18,7 @@ WATCH_SECONDS = 10.0
 """Seconds after which a watch is answered without news."""
 
 REJOIN_SECONDS = 15.0
-"""Seconds for which shares wait after server 0 came back, so that workers can say what they have."""
+"""Seconds for which shares wait after server 0 came back, until all workers say what they have."""
 
 _MAX_SHARES = 1_000_000
 
@@ -349,9 +350,7 @@ class JobState:
                 return share, None
             self._gone.discard(share)
 
-    def note_step(
-        self, worker: int, start: int, number: int, progress: Sequence[Progress]
-    ) -> int:
+    def note_step(self, worker: int, start: int, number: int, progress: Sequence[Progress]) -> int:
         """Note that server 0 has a worker's step; return the number of steps of the job.
 
         The steps of the worker before this one are at all servers.
@@ -588,8 +587,7 @@ def first_difference(ours: Any, theirs: Any) -> tuple[Any, Any] | None:
     """Return the first lines that differ between two facts; None if there are none."""
     for name in sorted({*ours, *theirs}):
         mine, other = ours.get(name, []), theirs.get(name, [])
-        for number in range(max(len(mine), len(other))):
-            pair = tuple(lines[number] if number < len(lines) else "nothing" for lines in (mine, other))
-            if pair[0] != pair[1]:
-                return pair[0], pair[1]
+        for ours_line, theirs_line in itertools.zip_longest(mine, other, fillvalue="nothing"):
+            if ours_line != theirs_line:
+                return ours_line, theirs_line
     return None

@@ -411,7 +411,7 @@ class ServerLoop:
         self._waker.wake()
 
     def _answer_quick(self, session: Session, message: Message, verb: str, arrival: float) -> None:
-        """Do a call now; if it waits for others, a thread that ends the wait lets it be answered."""
+        """Do a call now; one that waits for others is answered at the end of its wait."""
         late: list[Future[Any]] = []
 
         def call() -> Any:
@@ -502,8 +502,12 @@ def _greeting_of(message: Message) -> dict[str, int]:
         InvalidArgumentError: the value is none of a greeting.
     """
     value = message.value() if message.num_bytes <= _GREETING_BYTES else None
-    is_greeting = isinstance(value, dict) and value.keys() == {"index", "num_servers"}
-    if not is_greeting or {type(number) for number in value.values()} != {int}:
+    names = {"index", "num_servers"}
+    if (
+        not isinstance(value, dict)
+        or value.keys() != names
+        or set(map(type, value.values())) != {int}
+    ):
         raise InvalidArgumentError(
             f"[server] expected a greeting with the numbers index and num_servers, got another "
             f"value of {len(message.body)} bytes"

@@ -3,6 +3,7 @@
 A due save takes a cut between two steps, and a thread writes the cut while training goes on.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -23,7 +24,13 @@ from monolith.train.checkpoints import contents_of
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.run_metrics import SaveMetrics
 from monolith.train.saves.save_thread import PendingSave, SaveThread, Writing
-from monolith.train.settings import FULL_EVERY, SAVE_RATE, SKIP, check_save_options
+from monolith.train.settings import (
+    FULL_EVERY,
+    SAVE_RATE,
+    SKIP,
+    TrainSettings,
+    check_save_options,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -320,10 +327,15 @@ class CheckpointHook(Hook):
         )
 
     def _cut(self, *, with_copies: bool) -> CheckpointSnapshot:
-        contents = contents_of(self._trainer)
-        if self.is_dense_only:
-            contents = replace(contents, tables=())
-        return self._chain.cut(contents, with_copies=with_copies)
+        with contextlib.ExitStack() as stack:
+            with self._trainer.quiet():
+                contents = contents_of(self._trainer)
+                if self.is_dense_only:
+                    contents = replace(contents, tables=())
+                with_copies = with_copies or self._trainer.job is not None
+                snapshot = stack.enter_context(self._chain.cut(contents, with_copies=with_copies))
+            stack.pop_all()  # the moment was quiet to its end
+        return snapshot
 
     def _start(
         self, step: int, snapshot: CheckpointSnapshot, options: WriteOptions
@@ -455,3 +467,22 @@ class FitSaves:
             if error is None:
                 raise
             _log.exception("a save has failed while a run that failed ends")
+
+
+def checkpoint_hooks(settings: TrainSettings) -> list[CheckpointHook]:
+    """Return the hook that saves as the settings say; none without a folder."""
+    if settings.checkpoint_dir is None:
+        return []
+    return [
+        CheckpointHook(
+            settings.checkpoint_dir,
+            every_steps=settings.steps_between_saves or None,
+            every_seconds=settings.save_seconds,
+            keep=settings.keep,
+            full_every=settings.full_every,
+            ignore_save_errors=settings.ignore_save_errors,
+            background=settings.background_saves,
+            rate=settings.save_rate,
+            busy=settings.busy_save,
+        )
+    ]
