@@ -3,5 +3,5 @@ from tests.docs.pages import run_snippets
 
 def test_snippets_of_the_page_run():
     attempted, problems = run_snippets("docs/reference/jobs.md")
-    assert attempted > 18
+    assert attempted > 24
     assert problems == ""
