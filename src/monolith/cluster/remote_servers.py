@@ -229,10 +229,11 @@ class RemoteServers(Servers):
     # A server that came back empty
 
     def _renew(self, server: int, session: Session) -> None:
-        """Open all tables on a server that came back empty, and restore its shards."""
+        """Open the tables that are not closed on a server that came back empty; restore them."""
         client = self._client_of([session])
         self._check_order(client.call("describe", [()]), server)
-        tables = dict(self._tables)
+        tables = self._open_tables()
+        closed = self._tables.keys() - tables.keys()
         has_others = self.renewal is not None and self.renewal.wait_restored(server, client)
         prefix = None if has_others or self.recovery is None else self.recovery()
         if tables and prefix is None and not has_others:
@@ -245,6 +246,8 @@ class RemoteServers(Servers):
             (number,) = client.call("open_table", [opened.arguments(server)])
             opened.handles[server].number = number
         for names, handles in list(self._groups.items()):
+            if closed.intersection(names):
+                continue  # their calls fail all the same
             (handles[server].number,) = client.call("open_group", [(list(names),)])
         if self._job is not None:
             (self._job[server].number,) = client.call("open_job", [(self.worker[1],)])
@@ -256,6 +259,9 @@ class RemoteServers(Servers):
             transport = RemoteTransport(session, self._job[server], self._timeout_seconds)
             self.renewal.renewed(server, transport, checkpoint)
 
+    def _open_tables(self) -> "dict[str, _OpenTable]":
+        return {n: opened for n, opened in self._tables.items() if not opened.table._is_closed}
+
     def restore_server(self, server: int, checkpoint: Checkpoint) -> None:
         """Restore the shards of one server, whose tables are open, while others keep theirs."""
         session = self._connections[server]
@@ -264,12 +270,12 @@ class RemoteServers(Servers):
 
     def _restore_clients(self, checkpoint: Checkpoint, server: int, client: ShardClient) -> None:
         clients = (checkpoint.read_trainer() or {}).get(CLIENTS)
-        if clients is not None:
+        if clients is not None and len(clients) == len(self):
             client.call("restore_clients", [(json.dumps(clients[server]),)])
 
     def _restore(self, checkpoint: Checkpoint, server: int, session: Session) -> None:
         """Restore the shards of one server, and count the pushes that it has lost."""
-        tables, prefix = dict(self._tables), checkpoint.prefix
+        tables, prefix = self._open_tables(), checkpoint.prefix
         shards = [
             _OneShard(
                 opened.table,

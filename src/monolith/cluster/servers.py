@@ -219,8 +219,8 @@ class LocalServer:
 
     @property
     def table_names(self) -> list[str]:
-        """Names of the tables, sorted."""
-        return sorted(self._shards)
+        """Names of the tables that are not closed, sorted."""
+        return sorted(self._open_shards())
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """The dense parameters by name, sorted."""
@@ -228,17 +228,19 @@ class LocalServer:
             return sorted(self._parameters.items(), key=lambda pair: pair[0])
 
     def own_tables(self) -> list[BaseTable]:
-        """The tables of this server alone, by name, sorted."""
-        with self._lock:
-            pairs = sorted(self._shards.items(), key=lambda pair: pair[0])
+        """The tables of this server alone that are not closed, by name, sorted."""
+        pairs = sorted(self._open_shards().items(), key=lambda pair: pair[0])
         tables = [shard.table for _, shard in pairs if not _is_shared(shard)]
         return [table for table in tables if isinstance(table, BaseTable)]
 
     @property
     def shared_table_names(self) -> list[str]:
-        """Names of the tables of which this server holds one of several shards, sorted."""
+        """Names of the open tables of which this server holds one of several shards, sorted."""
+        return sorted(name for name, shard in self._open_shards().items() if _is_shared(shard))
+
+    def _open_shards(self) -> dict[str, ShardHost]:
         with self._lock:
-            return sorted(name for name, shard in self._shards.items() if _is_shared(shard))
+            return {n: shard for n, shard in self._shards.items() if not shard.table._is_closed}
 
     @property
     def parameter_names(self) -> list[str]:

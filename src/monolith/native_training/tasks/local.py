@@ -8,6 +8,7 @@ from typing import Any
 from monolith.checkpoint import find
 from monolith.cluster import LocalServers
 from monolith.native_training.tasks.native_task import NativeTask
+from monolith.native_training.util.run_state import use_servers
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.run_state import seed_all
@@ -70,6 +71,7 @@ def local_train(
     trainer = Trainer(
         instance, settings, num_ps if servers is None else servers, hooks, metrics=metrics
     )
+    use_servers(trainer.run, trainer.servers)
     try:
         if model_dir is not None and find(model_dir) is not None:
             trainer.restore(model_dir)

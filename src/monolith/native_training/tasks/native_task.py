@@ -230,6 +230,11 @@ class NativeTask(Task):
         return self._collect().features
 
     @property
+    def slot_tables(self) -> Sequence[SlotTable]:
+        """Return the slots that the model function makes, with their slices and columns."""
+        return list(self._collect().tables.values())
+
+    @property
     def label(self) -> str | Sequence[str]:  # type: ignore[override]
         """Return `train.label_key` if batches have such a column, else no name."""
         return self._collect().label

@@ -1,0 +1,1 @@
+"""Hold the parts of a job of several processes (docs/reference/jobs.md)."""
