@@ -52,7 +52,7 @@ from monolith.train.run_metrics import (
     write_evaluation,
 )
 from monolith.train.run_state import DenseCopies, EvaluationCut, RunState, StepClock, seed_all
-from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves
+from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves, checkpoint_hooks
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
 
