@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -180,31 +181,40 @@ class Client:
         self._servers.close()
 
 
-def pull_for(requests: Requests, start: float, seconds: float, every: float = 0.0) -> int:
-    """Pull from a time on, in a process of its own; return the number of requests.
+_starts: dict[int, Any] = {}
+
+
+def prepare(starts: dict[int, Any]) -> None:
+    """Prepare a process of clients.
+
+    Args:
+        starts: Number of processes -> the barrier at which so many begin together.
+    """
+    _starts.update(starts)
+
+
+def pull_for(requests: Requests, num_together: int, seconds: float, every: float = 0.0) -> int:
+    """Pull in a process of its own, begun together with others; return the number of requests.
 
     Args:
         requests: What to pull.
-        start: Time of the first request.
-        seconds: Seconds until the last one.
+        num_together: Number of processes that begin together.
+        seconds: Seconds until the last request.
         every: Seconds from one request to the next; 0 waits for the answer alone.
     """
     with contextlib.closing(Client(requests)) as client:
         client.pull()
-        if time.time() > start:
-            raise BenchmarkError("[wire] expected a client that is ready in time, got a late one")
-        time.sleep(start - time.time())
-        number = 0
-        while (now := time.time()) < start + seconds:
+        _starts[num_together].wait(120)
+        number, end = 0, time.perf_counter() + seconds
+        while (now := time.perf_counter()) < end:
             client.pull()
             number += 1
-            time.sleep(max(0.0, now + every - time.time()))
+            time.sleep(max(0.0, now + every - time.perf_counter()))
         return number
 
 
-def rate_of(run: "object", servers: Sequence[ServerCommand], seconds: float) -> Sample:
+def rate_of(run: Callable[[], None], servers: Sequence[ServerCommand], seconds: float) -> Sample:
     """Call `run` until the seconds are over; calls per second."""
-    assert callable(run)
     number = 0
     with timed_with(servers) as window:
         end = time.perf_counter() + seconds

@@ -31,6 +31,7 @@ from benchmarks.server_processes import (
     Requests,
     ServerCommand,
     open_table,
+    prepare,
     pull_for,
     rate_of,
     running,
@@ -46,12 +47,11 @@ from monolith.cluster.zmq.curve_keys import CurveKeys
 _ROWS, _QUICK_ROWS = 2_000_000, 50_000
 _KEYS, _FEW_KEYS, _LEAST_KEYS = 32_768, 1_000, 10
 _NUM_CLIENTS = 8
-_READY_SECONDS = 6.0
 _FOLDER = ROOT / "build" / "benchmarks" / "wire"
 _MODEL_ROWS = 100_000
 _KEEPING_UP = 8.0, 6.0  # M keys/s pulled and pushed together
 
-Takes = Mapping[str, Callable[[], Sample]]
+Starts = dict[int, Any]
 
 
 class Job:
@@ -178,7 +178,7 @@ def waits(job: Job, client: Client, seconds: float) -> tuple[float, float, float
 
 
 def measure_waits(
-    job: Job, pulled: float, facts: Mapping[str, Any], options: Options, pool: Any
+    job: Job, pulled: float, facts: Mapping[str, Any], options: Options, pool: Any, starts: Starts
 ) -> None:
     """Measure the p99 of small pulls, idle and while another client pulls at half its rate."""
     seconds = 5 * options.rules.sample_seconds
@@ -188,11 +188,12 @@ def measure_waits(
             series, medians = Series(), []
             waits(job, client, options.rules.sample_seconds)
             for _ in range(options.rules.num_runs):
-                start = time.time() + (_READY_SECONDS if load else 0.0)
                 other = None
                 if load:
-                    other = pool.submit(pull_for, job.requests(_KEYS, 2), start, seconds + 1, every)
-                    time.sleep(start + 0.5 - time.time())
+                    requests = job.requests(_KEYS, 2)
+                    other = pool.submit(pull_for, requests, 2, seconds + 1, every)
+                    starts[2].wait(120)
+                    time.sleep(0.5)
                 p99, median, others = waits(job, client, seconds)
                 if other is not None:
                     other.result()
@@ -207,7 +208,7 @@ def measure_waits(
 
 
 def measure_messages(
-    both: Mapping[str, Job], facts: Mapping[str, Any], options: Options, pool: Any
+    both: Mapping[str, Job], facts: Mapping[str, Any], options: Options, pool: Any, starts: Starts
 ) -> None:
     """Measure small pulls of eight processes at once."""
     cpu: dict[str, list[float]] = {kind: [] for kind in both}
@@ -215,12 +216,11 @@ def measure_messages(
 
     def take(kind: str) -> Sample:
         job = both[kind]
-        start = time.time() + _READY_SECONDS
         clients = [
-            pool.submit(pull_for, job.requests(_LEAST_KEYS, seed), start, seconds)
+            pool.submit(pull_for, job.requests(_LEAST_KEYS, seed), _NUM_CLIENTS + 1, seconds)
             for seed in range(_NUM_CLIENTS)
         ]
-        time.sleep(start - time.time())
+        starts[_NUM_CLIENTS + 1].wait(120)
         before = job.command.cpu_seconds()
         number = sum(client.result() for client in clients)
         cpu[kind].append((job.command.cpu_seconds() - before) / number * 1e6)
@@ -373,12 +373,13 @@ def run(options: Options) -> None:
     context.set_forkserver_preload(["benchmarks.server_processes"])
     facts = {"rows": rows, "dim": DIM, "threads": torch.get_num_threads(), "servers": 1}
     say(f"[wire] a server with {rows:,} rows, in the clear and with CURVE")
-    pool = concurrent.futures.ProcessPoolExecutor(_NUM_CLIENTS, mp_context=context)
+    starts = {number: context.Barrier(number) for number in (2, _NUM_CLIENTS + 1)}
+    pool = concurrent.futures.ProcessPoolExecutor(_NUM_CLIENTS, context, prepare, (starts,))
     with pool, jobs(rows) as both:
         pulled = measure_bulk(both, facts, options)
         measure_together(both, facts, options)
-        measure_waits(both["clear"], pulled, facts, options, pool)
-        measure_messages(both, facts, options, pool)
+        measure_waits(both["clear"], pulled, facts, options, pool, starts)
+        measure_messages(both, facts, options, pool, starts)
     measure_model(options)
     measure_recovery(rows, options)
 
