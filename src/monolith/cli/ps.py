@@ -56,6 +56,8 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Run a parameter server until SIGTERM or Ctrl-C."""
+    import torch
+
     from monolith.cluster.zmq.curve_keys import read_keys
     from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
     from monolith.errors import OpError
@@ -77,6 +79,8 @@ def ps(
         process = ServerProcess(options)
     except (OpError, OSError, ValueError) as error:
         fail(str(error), status=2)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # of a call: calls run at once, and share the cores with others
     with process:
         received: list[str] = []
 
