@@ -57,7 +57,7 @@ def _field(name: str) -> Callable[[Line], float | None]:
 
 _median = _field("median")
 _TWO_CALLS = (("window", 2),)
-_AHEAD = (("depth", 1),)
+_ONE_AFTER_THE_OTHER = (("depth", 0),)
 
 
 def _pause_p99(line: Line) -> float | None:
@@ -208,7 +208,11 @@ TARGETS = (
     ),
     Target("pulls of 10 keys by 8 clients [k/s]", "wire_messages", 10, _median),
     Target(
-        "click model on 2 processes: x in the trainer", "wire_model", 0.6, _ratio("local"), _AHEAD
+        "click model on 2 processes: x in the trainer",
+        "wire_model",
+        0.6,
+        _ratio("local"),
+        _ONE_AFTER_THE_OTHER,
     ),
     Target("SIGKILL to first push, 2 M rows [s]", "wire_recovery", 10, _median, (), True),
     Target(
