@@ -112,17 +112,12 @@ class Ended:
         pass
 
 
-@pytest.mark.parametrize(("environment", "expected"), [(None, [1]), ("3", [])])
-def test_a_call_has_one_thread_unless_the_environment_says_more(
-    monolith, monkeypatch, environment, expected
-):
+@pytest.mark.parametrize(("options", "expected"), [((), [1]), (("--call-threads", "3"), [3])])
+def test_a_call_has_one_thread_unless_an_option_says_more(monolith, monkeypatch, options, expected):
     numbers = []
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(server_process, "ServerProcess", Ended)
-    if environment is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", environment)
-    assert monolith("ps").status == 7
+    assert monolith("ps", *options).status == 7
     assert numbers == expected
 
 

@@ -44,8 +44,11 @@ def ps(
         typer.Option(metavar="DIR", help="Write the address to a file in this folder."),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Threads that work on tables.")
+        int, typer.Option(min=1, metavar="N", help="Calls that work on tables at once.")
     ] = 2,
+    call_threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Threads of one call; more for idle cores.")
+    ] = 1,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="Serve /metrics and /health at this port."),
@@ -79,8 +82,7 @@ def ps(
         process = ServerProcess(options)
     except (OpError, OSError, ValueError) as error:
         fail(str(error), status=2)
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)  # of a call: calls run at once, and share the cores with others
+    torch.set_num_threads(call_threads)
     with process:
         received: list[str] = []
 
