@@ -23,7 +23,7 @@ import torch
 
 import monolith as ml
 from benchmarks.click_model import Sizes
-from benchmarks.harness import ROOT, BenchmarkError, Sample, Series, interleave, say
+from benchmarks.harness import ROOT, BenchmarkError, Sample, Series, interleave, say, timed
 from benchmarks.question import Question
 from benchmarks.server_processes import (
     DIM,
@@ -164,6 +164,13 @@ def measure_together(both: Mapping[str, Job], facts: Mapping[str, Any], options:
     question.measure({kind: functools.partial(take, kind) for kind in both}, notes)
 
 
+def others_now() -> float:
+    """Return the cores that others use while the processes of the benchmark wait."""
+    with timed() as window:
+        time.sleep(0.5)
+    return window.others_cores
+
+
 def waits(job: Job, client: Client, seconds: float) -> tuple[float, float, float]:
     """Pull a few keys again and again: p99 and median in ms, and the cores of others."""
     times: list[float] = []
@@ -198,7 +205,7 @@ def measure_waits(
                 if other is not None:
                     other.result()
                 series.values.append(p99)
-                series.others_cores.append(0.0 if load else others)
+                series.others_cores.append(others_now() if load else others)
                 medians.append(median)
             name = "wire_wait_loaded" if load else "wire_wait_idle"
             notes = {"p50_ms": round(statistics.median(medians), 3)}
@@ -224,7 +231,7 @@ def measure_messages(
         before = job.command.cpu_seconds()
         number = sum(client.result() for client in clients)
         cpu[kind].append((job.command.cpu_seconds() - before) / number * 1e6)
-        return Sample(number / seconds / 1e3)  # the clients are processes of ours, not others
+        return Sample(number / seconds / 1e3, others_now())
 
     takes = {kind: functools.partial(take, kind) for kind in both}
     sizes = {**facts, "ids": _LEAST_KEYS, "clients": _NUM_CLIENTS}
@@ -361,7 +368,7 @@ def measure_recovery(rows: int, options: Options) -> None:
     series = Series()
     for _ in range(1 if options.is_quick else 3):
         series.values.append(recovery_seconds(rows))
-        series.others_cores.append(0.0)
+        series.others_cores.append(others_now())
     sizes = {"rows": rows, "dim": DIM, "servers": 1}
     Question("wire_recovery", "s", sizes, options.rules).answer({"clear": series}, "clear")
 
