@@ -9,7 +9,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+import torch
 
+from monolith.cluster.zmq import server_process
 from monolith.cluster.zmq.connect import connect_servers
 from monolith.cluster.zmq.curve_keys import read_keys
 from monolith.table import Segment, TableConfig
@@ -131,6 +133,28 @@ def test_reports_are_json_at_intervals_above_zero(monolith, options):
     ran = monolith("ps", *options)
     assert ran.status == 2
     assert "expected --status-seconds above 0 with --json, got" in ran.err
+
+
+class Ended:
+    """A server that ends the program when it begins."""
+
+    def __init__(self, options, dense):
+        pass
+
+    def __enter__(self):
+        raise SystemExit(7)
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), [1]), (("--call-threads", "3"), [3])])
+def test_a_call_has_one_thread_unless_an_option_says_more(monolith, monkeypatch, options, expected):
+    numbers = []
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(server_process, "ServerProcess", Ended)
+    assert monolith("ps", *options).status == 7
+    assert numbers == expected
 
 
 def health(server):

@@ -495,19 +495,15 @@ class ServerLoop:
             self._pool.submit(self._server.release_client, client)
 
 
-def _greeting_of(message: Message) -> dict[str, int]:
+def _greeting_of(message: Message) -> Any:
     """Return the value of a greeting, which may come from anybody.
 
     Raises:
         InvalidArgumentError: the value is none of a greeting.
     """
-    value = message.value() if message.num_bytes <= _GREETING_BYTES else None
-    names = {"index", "num_servers"}
-    if (
-        not isinstance(value, dict)
-        or value.keys() != names
-        or set(map(type, value.values())) != {int}
-    ):
+    value: Any = message.value() if message.num_bytes <= _GREETING_BYTES else None
+    is_greeting = isinstance(value, dict) and value.keys() == {"index", "num_servers"}
+    if not is_greeting or {type(number) for number in value.values()} != {int}:
         raise InvalidArgumentError(
             f"[server] expected a greeting with the numbers index and num_servers, got another "
             f"value of {len(message.body)} bytes"
