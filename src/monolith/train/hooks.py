@@ -124,6 +124,7 @@ class JobEndHook(Hook):
         if self._is_stopping():
             self._job.stop_all()
         self._job.await_others(self._timeout_seconds)
+        run.global_step = max(run.global_step or 0, self._job.read_steps())  # theirs too
 
 
 class EvictHook(Hook):

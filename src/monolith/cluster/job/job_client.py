@@ -210,6 +210,11 @@ class JobClient:
         alive: list[int] = self._one(0, "describe_job")["alive"]
         return [number for number in alive if number != self.worker]
 
+    def read_steps(self) -> int:
+        """Return the number of steps of all workers as server 0 has it."""
+        steps: int = self._one(0, "describe_job")["counts"]["steps"]
+        return steps
+
     def _await(self, is_over: Callable[[], bool], timeout_seconds: float, what: str) -> None:
         start, word = time.time(), time.monotonic() + _WORD_SECONDS
         end = time.monotonic() + timeout_seconds
