@@ -1,4 +1,5 @@
 import functools
+import inspect
 import os
 import subprocess
 import sys
@@ -6,6 +7,8 @@ import sys
 import pytest
 
 from monolith.cli.main import COMMANDS
+from monolith.cli.options.panels import PANELS
+from monolith.cli.train import train
 from tests.cli.run import run
 
 COMMAND_LINES = [(), *((name,) for name in COMMANDS)]
@@ -44,7 +47,38 @@ def test_help_begins_with_an_example_and_fits_a_screen(monolith, command):
     lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
     assert ran.status == 0
     assert lines[1].startswith(" ".join(["Example: monolith", *command]))
-    assert len(ran.out.splitlines()) <= 32
+    if not any(f"─ {title} ─" in ran.out for title in PANELS):
+        assert len(ran.out.splitlines()) <= SCREEN
+        return
+    # Too many options for one screen: each panel is seen at a glance, and the page in two screens.
+    assert max(map(len, panels(ran.out))) <= SCREEN // 2
+    assert len(ran.out.splitlines()) <= 2 * SCREEN
+
+
+SCREEN = 32  # lines
+
+
+def panels(page):
+    """The lines of each panel of a help page, its frame included."""
+    lines = page.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("╭")]
+    ends = [i for i, line in enumerate(lines) if line.startswith("╰")]
+    return [lines[start : end + 1] for start, end in zip(starts, ends, strict=True)]
+
+
+def test_options_of_one_purpose_are_in_one_panel(monolith):
+    page = panels(monolith("train", "--help").out)
+    of_title = {lines[0].strip("╭─╮ "): "\n".join(lines) for lines in page}
+    assert list(of_title) == ["Arguments", "Options", *PANELS]
+    for title, names in PANELS.items():
+        options = [f"--{name.replace('_', '-')} " for name in names]
+        assert [name for name in options if name not in of_title[title]] == []
+        assert [name for name in options if name in of_title["Options"]] == []
+
+
+def test_panels_name_options_that_exist():
+    names = [name for names in PANELS.values() for name in names]
+    assert [name for name in names if name not in inspect.signature(train).parameters] == []
 
 
 def test_the_list_of_commands_says_what_each_does(monolith):
