@@ -33,7 +33,7 @@ class After(Hook):
 
 
 def test_a_run_leaves_its_newest_checkpoints_and_no_lease(folder):
-    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2)
+    settings = TrainSettings(checkpoint_dir=folder, save_every=2, keep=2, busy_save="wait")
     with Trainer(Counting(6), settings) as trainer:
         trainer.fit(hooks=[After(1, lambda: LEASE_FILE in names(folder) or pytest.fail("none"))])
     assert names(folder) == [
@@ -48,7 +48,12 @@ def test_a_run_leaves_its_newest_checkpoints_and_no_lease(folder):
 ENDS = ("assets", "dense-00000-of-00001.safetensors", "manifest.json", "meta.json", "trainer.json")
 
 
-def test_a_second_run_is_refused_while_the_first_one_goes_on(folder):
+def test_a_second_run_is_refused_while_the_first_one_goes_on(folder, monkeypatch):
+    # A renewal every two seconds; the second run waits four times as long, or longer: it counts
+    # the time between two looks, and no look takes less than that.
+    monkeypatch.setattr(Lease, "seconds", 8.0)
+    monkeypatch.setattr(Lease, "poll_seconds", 0.0001)
+
     def second():
         with (
             Trainer(Counting(), TrainSettings(checkpoint_dir=folder)) as other,
@@ -88,7 +93,7 @@ class AtEnd(Hook):
 
 @pytest.mark.parametrize(("hook", "last_step"), [(lambda lose: After(3, lose), 3), (AtEnd, 5)])
 def test_a_run_that_lost_its_lease_saves_no_more(folder, lose, hook, last_step):
-    settings = TrainSettings(checkpoint_dir=folder, save_every=2)
+    settings = TrainSettings(checkpoint_dir=folder, save_every=2, busy_save="wait")
     with (
         Trainer(Counting(5), settings) as trainer,
         pytest.raises(FailedPreconditionError, match="got that of another run, which took"),
