@@ -2,6 +2,9 @@
 
 On one thread, and from a thread that fills the queue to one that empties it. Beside them
 `queue.Queue` with the same batch as one object: no snapshot, no check of dtypes and ranks.
+
+And a run of 5 steps of 0.2 s, each of which enters a call of an asynchronous function of 0.2 s;
+beside it the same run without overlap.
 """
 
 import functools
@@ -17,12 +20,15 @@ import torch
 from benchmarks.harness import BenchmarkError, Sample, interleave, say, timed
 from benchmarks.question import Question
 from benchmarks.stage import Options, run_stage
-from monolith.native_training.queues import prefetch
+from monolith.native_training.queues import AsyncFunctionManager, prefetch
+from monolith.train.driver import drive
 
 _CAPACITY = 2
 _CALLS_PER_CLOCK = 20
 _BATCHES_PER_CLOCK = 500
 _LIMIT_SECONDS = 60.0
+_OVERLAP_STEPS = 5
+_OVERLAP_SECONDS = 0.2  # of a step, and of the function that a step puts off
 
 Ends = tuple[Callable[[], Any], Callable[[], Any]]
 """Puts the batch, and takes it."""
@@ -98,8 +104,47 @@ def on_two_threads(ends: Ends, seconds: float) -> Sample:
     return Sample(1e6 * window.seconds / num_batches, window.others_cores)
 
 
+def steps_with_function(overlap: bool) -> Sample:
+    """Measure the seconds of a run whose steps put a function off."""
+    left, calls = list(range(_OVERLAP_STEPS)), list[int]()
+    manager = AsyncFunctionManager()
+
+    def function() -> None:
+        time.sleep(_OVERLAP_SECONDS)
+        calls.append(1)
+
+    push = manager.add_async_function(function)
+
+    def step() -> None:
+        if not left:
+            raise StopIteration
+        left.pop()
+        push()
+        time.sleep(_OVERLAP_SECONDS)
+
+    with timed() as window:
+        drive(step, manager.hooks, overlap=overlap)
+    if len(calls) != _OVERLAP_STEPS:
+        raise BenchmarkError(f"[overlap] expected {_OVERLAP_STEPS} calls, got {len(calls)}")
+    return Sample(window.seconds, window.others_cores)
+
+
+def measure_overlap(options: Options) -> None:
+    """Print the lines of a run whose steps put a function off, with and without overlap."""
+    say(f"[queues] {_OVERLAP_STEPS} steps and functions of {_OVERLAP_SECONDS} s")
+    question = Question("overlap", "s", {"steps": _OVERLAP_STEPS}, options.rules)
+    takes = {
+        system: functools.partial(steps_with_function, overlap)
+        for system, overlap in {"monolith": True, "sequential": False}.items()
+    }
+    series = interleave(takes, options.rules)
+    for system in takes:
+        question.answer(series, system, "sequential", system=system)
+
+
 def run(options: Options) -> None:
-    """Print the lines of one and of two threads."""
+    """Print the lines of one and of two threads, and of the overlap."""
+    measure_overlap(options)
     say("[queues] a nested batch of 50 tensors")
     batch = make_batch()
     systems = {"monolith": ours(batch), "queue.Queue": plain(batch)}

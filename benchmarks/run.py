@@ -51,6 +51,7 @@ STAGES = (
     "small_bag",
     "group",
     "servers",
+    "wire",
     "features",
     "packing",
     "input",

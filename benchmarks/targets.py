@@ -55,6 +55,11 @@ def _field(name: str) -> Callable[[Line], float | None]:
     return lambda line: line.get(name)
 
 
+_median = _field("median")
+_TWO_CALLS = (("window", 2),)
+_ONE_AFTER_THE_OTHER = (("depth", 0),)
+
+
 def _pause_p99(line: Line) -> float | None:
     return float(line["pause_p99_ms"])
 
@@ -195,6 +200,21 @@ TARGETS = (
     Target("step over 100 tables: x one table's", "group", 0.9, _ratio("one_table")),
     Target("26 features on 2 servers: x in the trainer", "servers_tables", 0.4, _ratio("trainer")),
     Target("click model on 2 servers: x in the trainer", "servers_click", 0.7, _ratio("trainer")),
+    Target("pulls of 32,768 keys from a process [M/s]", "wire_pull", 12, _median, _TWO_CALLS),
+    Target("pushes of 32,768 keys to a process [M/s]", "wire_push", 10, _median, _TWO_CALLS),
+    Target("pulls and pushes at once: x 8 + 6 M keys/s", "wire_both", 1, _median),
+    Target(
+        "pull of 1,000 keys under half load, p99 [ms]", "wire_wait_loaded", 3, _median, (), True
+    ),
+    Target("pulls of 10 keys by 8 clients [k/s]", "wire_messages", 10, _median),
+    Target(
+        "click model on 2 processes: x in the trainer",
+        "wire_model",
+        0.6,
+        _ratio("local"),
+        _ONE_AFTER_THE_OTHER,
+    ),
+    Target("SIGKILL to first push, 2 M rows [s]", "wire_recovery", 10, _median, (), True),
     Target(
         "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True
     ),
@@ -207,6 +227,9 @@ TARGETS = (
     Target("ids from Parquet [M/s of one core]", "input_parquet", 30, _field("median")),
     Target("growth over a stream of 10 GB [MiB]", "input_memory", 64, _field("median"), (), True),
     Target("nested batch into a queue and out [us]", "queue", 50, _field("median"), (), True),
+    Target(
+        "5 steps of 0.2 s with a function of 0.2 s [s]", "overlap", 1.3, _field("median"), (), True
+    ),
     *(
         Target(f"records of {kind} [M ids/s]", f"records_{kind}", bound, _field("median"))
         for kind, bound in {

@@ -8,6 +8,7 @@ import torch
 from monolith.checkpoint import Contents, WriteOptions, write
 from monolith.table import MinCount, Segment, SlidingFilter, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD
+from tests.checkpoint.chains import saved_chain
 from tests.cli.run import run
 
 NOON = 1_767_268_800  # 2026-01-01 12:00:00 UTC
@@ -55,6 +56,16 @@ def test_of_a_folder_the_newest_checkpoint_is_shown(inspect, prefixes, tmp_path)
     assert (head["checkpoint"], head["step"], head["saved"]) == (prefixes[1], 2, NOON)
     assert head["tensors"]["new"] == {"dtype": "float32", "shape": [2]}
     assert (table["name"], table["num_rows"]) == ("user", 4)
+
+
+@pytest.mark.parametrize(("step", "needed"), [(1, "1 checkpoint"), (2, "2 checkpoints")])
+def test_a_link_says_which_checkpoints_a_restore_needs(inspect, tmp_path, step, needed):
+    saved_chain(tmp_path, num_links=2)
+    link = tmp_path / f"model.ckpt-{step}"
+    words = f"changed since model.ckpt-{step - 1}; a restore needs {needed} more, from model.ckpt-0"
+    assert words in " ".join(inspect(link).err.split())
+    head, *_ = map(json.loads, inspect(link, "--json").out.splitlines())
+    assert head["chain"] == [f"model.ckpt-{i}" for i in range(step)]
 
 
 def test_many_dense_tensors_are_cut_in_a_table(inspect, tmp_path):

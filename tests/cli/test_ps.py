@@ -7,7 +7,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+import torch
 
+from monolith.cluster.zmq import server_process
 from monolith.cluster.zmq.curve_keys import read_keys
 from tests.cli.run import run
 from tests.cluster.server_processes import Nursery, connect
@@ -95,6 +97,28 @@ def test_two_servers_of_one_folder_have_different_indices(monolith, nursery, tmp
     ran = monolith("ps", "--num-servers", "2", "--discovery", tmp_path / "servers")
     assert ran.status == 2
     assert "expected that no process is ps 0, got one that is alive" in ran.err
+
+
+class Ended:
+    """A server that ends the program when it begins."""
+
+    def __init__(self, options):
+        pass
+
+    def __enter__(self):
+        raise SystemExit(7)
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), [1]), (("--call-threads", "3"), [3])])
+def test_a_call_has_one_thread_unless_an_option_says_more(monolith, monkeypatch, options, expected):
+    numbers = []
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(server_process, "ServerProcess", Ended)
+    assert monolith("ps", *options).status == 7
+    assert numbers == expected
 
 
 def health(server):

@@ -178,6 +178,10 @@ def test_a_checkpoint_is_no_folder(train, monolith, task, tmp_path):
         (("--checkpoints", "none"), "expected a folder as --checkpoints, got 'none'; write ./none"),
         (("--resume",), "expected --checkpoints DIR with --resume, got none"),
         (("--fallback",), "expected --checkpoints DIR with --fallback, got none"),
+        (("--save-every", "5"), "expected --checkpoints DIR with --save-every, got none"),
+        (("--save-seconds", "5"), "expected --checkpoints DIR with --save-seconds, got none"),
+        (("--full-every", "5"), "expected --checkpoints DIR with --full-every, got none"),
+        (("--save-rate", "5"), "expected --checkpoints DIR with --save-rate, got none"),
         (("--checkpoints", "x", "--fallback"), "expected --resume with --fallback, got none"),
     ],
 )

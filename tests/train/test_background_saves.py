@@ -150,26 +150,6 @@ def test_a_step_that_is_being_saved_is_not_saved_without_tables(tmp_path):
     assert names(tmp_path / "dense") == ["4"]
 
 
-def test_a_disk_that_is_full_for_some_steps_does_not_end_the_run(tmp_path, monkeypatch, caplog):
-    sink, write = MemorySink(), LocalFile.write
-    hooks = [
-        At(2, lambda: monkeypatch.setattr(LocalFile, "write", no_space)),
-        At(4, lambda: trainer._saves.finish()),
-        At(4, lambda: monkeypatch.setattr(LocalFile, "write", write)),
-    ]
-    with Trainer(Counting(5), settings_of(tmp_path, save_rate=0), metrics=sink) as trainer:
-        saves = trainer.fit(hooks=hooks).saves
-    assert names(tmp_path) == ["4", "5"]
-    assert (saves.num_saved, saves.num_failed) == (2, 1)
-    assert sink.total("run/checkpoints_failed", {}) == 1
-    ((_, fields),) = [event for event in sink.events if event[0] == "checkpoint_failed"]
-    assert (fields["step"], fields["error"]) == (2, "OpError")
-    text = "the checkpoint of step 2 is not saved; the run goes on: [checkpoint.write] expected to"
-    assert "saving step 2 failed, it is tried again" in caplog.text
-    assert text in caplog.text
-    assert "No space left on device" in caplog.text
-
-
 def test_a_file_that_cannot_grow_leaves_nothing_of_the_save(tmp_path):
     copies = []
 

@@ -4,15 +4,18 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 
 import pytest
 
 from monolith.checkpoint import open_checkpoint
 from monolith.checkpoint.run_lock import only_run
 from monolith.errors import FailedPreconditionError, OpError
+from monolith.observe import MemorySink
 from monolith.table.disk.new_file import LocalFile
 from monolith.train import CheckpointHook, Hook, Trainer, TrainSettings
 from tests.train.tasks import Counting
+from tests.train.test_background_saves import At, settings_of
 from tests.train.test_checkpoints import names
 
 
@@ -53,6 +56,46 @@ def test_a_run_goes_on_after_a_save_that_failed_if_asked(tmp_path, full_disk, ca
     assert names(tmp_path) == ["2"]
     assert open_checkpoint(f"{tmp_path}/model.ckpt-2").verify() > 0
     assert "the checkpoint of step 6 is not saved; the run goes on" in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_fails_for_some_steps_does_not_end_the_run(
+    tmp_path, monkeypatch, caplog, number
+):
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    sink, write = MemorySink(), LocalFile.write
+    hooks = [
+        At(2, lambda: monkeypatch.setattr(LocalFile, "write", fail)),
+        At(4, lambda: trainer._saves.finish()),
+        At(4, lambda: monkeypatch.setattr(LocalFile, "write", write)),
+    ]
+    with Trainer(Counting(5), settings_of(tmp_path, save_rate=0), metrics=sink) as trainer:
+        saves = trainer.fit(hooks=hooks).saves
+    assert names(tmp_path) == ["4", "5"]
+    assert (saves.num_saved, saves.num_failed) == (2, 1)
+    assert sink.total("run/checkpoints_failed", {}) == 1
+    ((_, fields),) = [event for event in sink.events if event[0] == "checkpoint_failed"]
+    assert (fields["step"], fields["error"]) == (2, "OpError")
+    text = "the checkpoint of step 2 is not saved; the run goes on: [checkpoint.write] expected to"
+    assert "saving step 2 failed, it is tried again" in caplog.text
+    assert text in caplog.text
+    assert os.strerror(number) in caplog.text
+
+
+def test_training_goes_on_while_a_slow_disk_writes(tmp_path, monkeypatch):
+    write, goes_on = LocalFile.write, threading.Event()
+
+    def write_slowly(file, data):
+        assert goes_on.wait(20), "training waits for the disk"
+        return write(file, data)
+
+    slow = At(1, lambda: monkeypatch.setattr(LocalFile, "write", write_slowly))
+    with Trainer(Counting(5), settings_of(tmp_path, save_rate=0)) as trainer:
+        saves = trainer.fit(hooks=[slow, At(5, goes_on.set)]).saves
+    assert names(tmp_path) == ["2", "5"]
+    assert (saves.num_saved, saves.num_skipped, saves.num_failed) == (2, 1, 0)
 
 
 def test_a_save_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):

@@ -207,6 +207,7 @@ def test_steps_that_are_done_a_second_time_are_no_progress():
 
     def recover(error):
         num_recoveries.append(1)
+        assert len(num_recoveries) <= 3
         run.global_step = 2
         return True
 

@@ -77,10 +77,11 @@ def test_a_store_without_its_package_names_the_extra(monkeypatch):
         open_store("s3://b/a")
 
 
-def test_options_of_fsspec_come_before_our_timeouts(monkeypatch):
+@pytest.mark.parametrize("protocol", ["s3", "s3a"])
+def test_options_of_fsspec_come_before_our_timeouts(monkeypatch, protocol):
     config = {"config_kwargs": {"read_timeout": 3}}
-    monkeypatch.setitem(fsspec.config.conf, "s3", config)
-    system = open_store("s3://b/a")[0].system
+    monkeypatch.setitem(fsspec.config.conf, protocol, config)
+    system = open_store(f"{protocol}://b/a")[0].system
     assert system.config_kwargs["read_timeout"] == 3
     assert system.config_kwargs["connect_timeout"] == 5
 

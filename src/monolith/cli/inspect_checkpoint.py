@@ -117,9 +117,10 @@ def _show_head(checkpoint: Checkpoint, as_json: bool) -> None:
     head = (checkpoint.prefix, manifest.step, moment, f"{num_bytes:,}", len(manifest.files))
     emit_table(("checkpoint", "step", "saved", "bytes", "files"), [head])
     if chain := checkpoint.chain:
+        needed = "1 checkpoint" if len(chain) == 1 else f"{len(chain)} checkpoints"
         say(
-            f"a link: the rows that changed since {chain[-1].name}; {len(chain)} checkpoints from "
-            f"{chain[0].name} on are needed to restore it"
+            f"a link: the rows that changed since {chain[-1].name}; a restore needs {needed} more, "
+            f"from {chain[0].name} on"
         )
     # The model first; states of optimizers have a path with slashes.
     names = sorted(tensors, key=lambda name: ("/" in name, name))

@@ -44,8 +44,11 @@ def ps(
         typer.Option(metavar="DIR", help="Write the address to a file in this folder."),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Threads that work on tables.")
+        int, typer.Option(min=1, metavar="N", help="Calls that work on tables at once.")
     ] = 2,
+    call_threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Threads of one call; more for idle cores.")
+    ] = 1,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="Serve /metrics and /health at this port."),
@@ -56,6 +59,8 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Run a parameter server until SIGTERM or Ctrl-C."""
+    import torch
+
     from monolith.cluster.zmq.curve_keys import read_keys
     from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
     from monolith.errors import OpError
@@ -77,6 +82,7 @@ def ps(
         process = ServerProcess(options)
     except (OpError, OSError, ValueError) as error:
         fail(str(error), status=2)
+    torch.set_num_threads(call_threads)
     with process:
         received: list[str] = []
 

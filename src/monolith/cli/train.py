@@ -139,6 +139,9 @@ def train(
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
+    for name, value in saves.items():
+        if value is not None and how.checkpoint_dir is None:
+            fail(f"expected --checkpoints DIR with --{name.replace('_', '-')}, got none", 2)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
     seed_all(how.seed)  # a task may make its dense model in its constructor

@@ -59,6 +59,8 @@ class Run:
     Attributes:
         metadata: Values of the run by name, for its parts.
         num_recoveries: Number of recoveries of the run from `PREEMPTION_ERRORS`.
+        num_set_backs: Number of those recoveries that restored an earlier state, so that what the
+            failed step did is undone.
         is_step_open: Whether a step has begun and its body has not ended. In `after_create_session`
             this means that the failed step will be done once more.
 
@@ -75,7 +77,7 @@ class Run:
     def __init__(self, *, global_step: int | None = None, is_exporting: bool = False) -> None:
         self.global_step, self.is_exporting = global_step, is_exporting
         self.metadata: dict[str, Any] = {}
-        self.num_recoveries = 0
+        self.num_recoveries = self.num_set_backs = 0
         self.is_step_open = False
         self._lock = threading.Lock()
         self._collections: dict[str, list[Any]] = {}
@@ -489,6 +491,7 @@ class _StepLoop:
 
     def set_back(self) -> None:
         """Forget the rest of the failed step, because the state is that of an earlier step."""
+        self._run.num_set_backs += 1
         self._run.is_step_open = self._is_stop_wanted = False
         self._untold.clear()
         self._lost_until = max(self._lost_until or 0, self._step_at_error or 0)

@@ -164,6 +164,15 @@ def test_a_client_beyond_the_limit_is_refused(server):
             assert first.greet(1)[0].kind == Kind.WELCOME
 
 
+def test_one_socket_is_one_client(server):
+    with serving(server, limits=Limits(sessions=2)) as loop, raw_client(loop) as client:
+        for number in range(1, 5):
+            assert client.greet(number)[0].kind == Kind.WELCOME
+            assert loop.num_sessions == 1
+        with raw_client(loop) as other:
+            assert other.greet(9)[0].kind == Kind.WELCOME
+
+
 def test_a_client_that_says_nothing_is_forgotten(server):
     with serving(server) as loop, raw_client(loop) as client:
         client.greet()

@@ -2,8 +2,10 @@ import threading
 
 import pytest
 import torch
+import zmq
 
 from monolith.cluster.connection import HostHandle
+from monolith.cluster.wire.message import Header, Kind, header_bytes, pack, parse
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.sessions import Limits
 from monolith.errors import (
@@ -137,6 +139,40 @@ def test_a_client_of_another_server_is_refused_by_name():
         with pytest.raises(FailedPreconditionError, match="check the order of the addresses"):
             ask(connection)
         assert loop.counts["other_servers"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Kind.WELCOME, None),
+        (Kind.WELCOME, {"window_messages": float("inf"), "window_bytes": 1}),
+        (Kind.WELCOME, {"window_messages": "many", "window_bytes": 1}),
+        (Kind.REFUSED, [1]),
+        (Kind.REFUSED, {}),
+        (Kind.REPLY, None),
+        (Kind.CALL, ()),
+    ],
+)
+def test_what_a_server_should_not_say_is_logged_and_the_next_answer_counts(kind, value, caplog):
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.RCVTIMEO, 20_000)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+
+        def answer(route, kind, value, **fields):
+            packed = pack(value)
+            head = header_bytes(Header(kind, **fields), packed)
+            router.send_multipart([route, head, packed.body])
+
+        with connected(f"127.0.0.1:{port}") as connection:
+            future = connection.send(HostHandle(), call())
+            route, _, _ = router.recv_multipart()  # the greeting
+            answer(route, kind, value, life=5, request=99)
+            answer(route, Kind.WELCOME, {"window_messages": 1, "window_bytes": 1}, life=5)
+            asked = parse(router.recv_multipart()[1:])
+            answer(route, Kind.REPLY, "done", life=5, request=asked.header.request)
+            assert future.result(20) == "done"
+            assert "ended by an error" not in caplog.text
 
 
 def test_a_wait_that_ends_says_that_the_server_is_connected():

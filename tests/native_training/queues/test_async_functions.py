@@ -381,6 +381,99 @@ def test_calls_of_steps_that_a_recovery_has_undone_are_not_executed():
     assert log == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("is_body", [True, False])
+@pytest.mark.parametrize(
+    ("back", "expected"),
+    [
+        (3, [0, 1, 2, 3, 4, 5]),  # the state before the failed step, whose call is not executed
+        (2, [0, 1, 2, 2, 3, 4, 5]),
+    ],
+)
+def test_the_call_of_a_step_that_a_restore_has_undone_is_not_executed(back, expected, is_body):
+    log, run, manager = [], Run(global_step=0), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(run.global_step)]
+    )
+    failures = [AbortedError("gone")]
+
+    def fail():
+        if run.global_step == (3 if is_body else 4) and failures:
+            raise failures.pop()
+
+    class Failing(Hook):
+        def after_run(self, ctx, results):
+            if not is_body:
+                fail()
+
+    def step():
+        push()
+        if is_body:
+            fail()
+        run.global_step += 1
+
+    def recover(error):
+        run.global_step = back
+        return True
+
+    drive(step, [Failing(), *manager.hooks, StopAtSix()], run=run, recover=recover)
+    assert (log, run.num_set_backs) == (expected, 1)
+
+
+class StopAtSix(Hook):
+    def after_run(self, ctx, results):
+        if ctx.run.global_step == 6:
+            ctx.request_stop()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_call_of_a_complete_step_is_executed_although_the_run_recovers_at_its_end(is_first):
+    log, run, manager = [], Run(global_step=0), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(run.global_step)]
+    )
+    failures = [AbortedError("gone"), AbortedError("gone")]
+
+    class Failing(Hook):
+        def after_run(self, ctx, results):
+            if run.global_step in (2, 3) and len(failures) == 4 - run.global_step:
+                raise failures.pop()
+
+    def step():
+        push()
+        run.global_step += 1
+
+    def recover(error):
+        return len(failures) == 1  # the first one restores a checkpoint of this very step
+
+    hooks = [Failing(), *manager.hooks] if is_first else [*manager.hooks, Failing()]
+    drive(step, [*hooks, StopAtSix()], run=run, recover=recover)
+    assert (log, run.num_recoveries, run.num_set_backs) == ([0, 1, 2, 3, 4, 5], 2, 1)
+
+
+def test_a_run_without_a_step_number_drops_the_call_of_an_undone_step_only():
+    log, left, manager = [], list(range(5)), AsyncFunctionManager()
+    push = manager.add_async_function(
+        lambda x: log.append(x.item()), [lambda: torch.tensor(left[0])]
+    )
+    failures = {1: AbortedError("undone"), 3: AbortedError("kept")}
+
+    class Failing(Hook):
+        def after_run(self, ctx, results):
+            if results.value == 3 and 3 in failures:
+                raise failures.pop(3)
+
+    def step():
+        if not left:
+            raise StopIteration
+        push()
+        if left[0] == 1 and 1 in failures:
+            raise failures.pop(1)
+        return left.pop(0)
+
+    drive(step, [Failing(), *manager.hooks], recover=lambda error: str(error) == "undone")
+    assert (log, failures) == ([0, 1, 2, 3, 4], {})
+
+
 def test_calls_that_a_run_left_and_that_followed_it_are_executed_in_order():
     log, manager, numbers = [], AsyncFunctionManager(timeout_seconds=0), iter(range(4))
     push = manager.add_async_function(

@@ -60,6 +60,8 @@ def test_without_segments_the_head_is_empty_and_the_type_that_of_the_caller(raw_
 @pytest.mark.req("NT-SUMUT-T1")
 def test_groups_in_use_are_numbered_in_their_order():
     assert utils._name_to_group_id(["f5", "f1", "f6"], GROUPS) == {"f5": 1, "f1": 0, "f6": 1}
+    groups = [[f"g{number}"] for number in range(10)]
+    assert utils._name_to_group_id(["g8", "g1"], groups) == {"g8": 1, "g1": 0}
 
 
 def test_without_groups_segments_are_numbered_in_their_order():

@@ -60,7 +60,10 @@ def test_records_that_nothing_receives_are_refused():
     text = (
         r"expected a receiver of the records of params.metrics.enable_deep_insight=True, got none"
     )
-    with Trainer(params.instantiate()) as trainer, pytest.raises(ValueError, match=text):
+    with (
+        Trainer(params.instantiate(), TrainSettings(steps=1)) as trainer,
+        pytest.raises(ValueError, match=text),
+    ):
         trainer.fit()
 
 

@@ -140,3 +140,13 @@ def test_heads_have_a_name_and_a_label_each():
         AssertionError, match="as many names and labels as predictions, got 1, 1 and"
     ):
         _ = task.features
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kinds"),
+    [("feature_list", 3, "str or PathLike or None"), ("enable_fused_layout", "yes", "bool")],
+)
+def test_parameters_of_columns_of_another_type_are_refused(name, value, kinds):
+    params = Rank.params().set(**{name: value})
+    with pytest.raises(TypeError, match=f"expected params.{name} as {kinds}, got {value!r}"):
+        params.instantiate()

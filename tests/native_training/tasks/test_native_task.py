@@ -10,7 +10,6 @@ import torch
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find
 from monolith.data import Batch
-from monolith.errors import AbortedError
 from monolith.native_training.slots import FeatureColumn
 from monolith.native_training.tasks import local_train, native_task
 from monolith.native_training.tasks.native_task import (
@@ -109,23 +108,6 @@ def test_functions_that_are_put_off_overlap_unless_the_run_is_sequential(push, i
     Trainer(made(Deferring), TrainSettings(push=push)).fit()
     assert len(threads) == 2
     assert (threads[0] is not threading.current_thread()) == is_other
-
-
-@pytest.mark.parametrize("push", [0, 1])
-def test_a_step_that_is_trained_once_more_puts_its_function_off_once(push):
-    class Deferring(Score):
-        def lookup(self):
-            self.ctx.add_async_function(pushed.append, [len(self.calls)])()
-            column, score = super().lookup()
-            if len(self.calls) == 2 and failures:
-                raise failures.pop()
-            return column, score
-
-    pushed, failures = [], [AbortedError("gone")]
-    trainer = Trainer(made(Deferring), TrainSettings(push=push))
-    assert trainer.fit().num_recoveries == 1
-    assert pushed == [3, 4]
-    assert weights(trainer) == [-2.0, -4.0]
 
 
 def test_the_model_function_is_collected_once_and_called_for_each_batch():

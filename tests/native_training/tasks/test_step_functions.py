@@ -1,8 +1,12 @@
 import pytest
 import torch
 
+from monolith.errors import AbortedError
 from monolith.native_training.tasks.step_functions import StepFunctions
+from monolith.train import Trainer, TrainSettings
 from monolith.train.driver import drive
+from tests.native_training.tasks.native_tasks import Score, columns, made, weights
+from tests.train.test_recovery import Batches, wrap
 
 
 def collected(model, **options):
@@ -77,3 +81,38 @@ def test_a_function_that_was_not_collected_is_refused():
     functions.begin_call()
     with pytest.raises(ValueError, match=r"expected 0 functions .* got one more \(queue 'q'\)"):
         functions.add_async_function(print, queue_name="q")
+
+
+@pytest.mark.parametrize("push", [0, 1])
+def test_a_step_that_is_trained_once_more_puts_its_function_off_once(push):
+    class Deferring(Score):
+        def lookup(self):
+            self.ctx.add_async_function(pushed.append, [len(self.calls)])()
+            column, score = super().lookup()
+            if len(self.calls) == 2 and failures:
+                raise failures.pop()
+            return column, score
+
+    pushed, failures = [], [AbortedError("gone")]
+    trainer = Trainer(made(Deferring), TrainSettings(push=push))
+    assert trainer.fit().num_recoveries == 1
+    assert pushed == [3, 4]
+    assert weights(trainer) == [-2.0, -4.0]
+
+
+def test_a_step_that_a_restore_has_undone_puts_its_function_off_once(tmp_path):
+    class Deferring(Score):
+        def lookup(self):
+            self.ctx.add_async_function(pushed.append, [len(self.calls)])()
+            return super().lookup()
+
+    def tear():
+        if trainer.run.global_step >= 3 and failures:
+            raise failures.pop()
+
+    pushed, failures = [], [AbortedError("gone")]
+    settings = TrainSettings(checkpoint_dir=str(tmp_path), save_every=1, background_saves=False)
+    with Trainer(made(Deferring, batches=Batches([columns()] * 5)), settings) as trainer:
+        wrap(trainer.features.pending.engine, "step", None, tear)
+        assert trainer.fit().num_recoveries == 1
+    assert pushed == [2, 3, 4, 6, 7]  # the fifth call of the function is that of the undone step

@@ -457,13 +457,13 @@ class ServerLoop:
             self._pool.submit(self._server.release_client, client)
 
 
-def _greeting_of(message: Message) -> dict[str, int]:
+def _greeting_of(message: Message) -> Any:
     """Return the value of a greeting, which may come from anybody.
 
     Raises:
         InvalidArgumentError: the value is none of a greeting.
     """
-    value = message.value() if message.num_bytes <= _GREETING_BYTES else None
+    value: Any = message.value() if message.num_bytes <= _GREETING_BYTES else None
     is_greeting = isinstance(value, dict) and value.keys() == {"index", "num_servers"}
     if not is_greeting or {type(number) for number in value.values()} != {int}:
         raise InvalidArgumentError(

@@ -48,6 +48,7 @@ _ADDRESS_SECONDS = 1.0  # between two looks at the address of a server that is a
 _WINDOW_MESSAGES = 64
 _WINDOW_BYTES = 256 << 20
 _EMPTY = pack(None)
+_NO_MESSAGE = (InvalidArgumentError, KeyError, TypeError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -396,7 +397,7 @@ class ZmqConnection(Connection, Polled):
             try:
                 message = parse(buffers)
                 self._read(message)
-            except (InvalidArgumentError, KeyError) as error:
+            except _NO_MESSAGE as error:
                 _log.warning("%s sent what is no message: %s", self.label, error)
 
     def _read(self, message: Message) -> None:

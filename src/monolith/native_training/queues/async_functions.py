@@ -82,23 +82,23 @@ class _DeferredCalls(AsyncPushHook):
         super().__init__(queue, self._execute_calls)
         self._take, self._execute = take, execute
         self._calls: deque[Any] = deque()  # taken and not executed
-        self._last_step = 0
-        self._has_begun = False  # the step that is open
+        self._last_step = self._num_set_backs = 0
+        self._has_begun = False  # a step whose end the hook has not been told
 
     def begin(self) -> None:
         """Begin a run; calls that an earlier run has left are executed."""
-        self._last_step, self._has_begun = 0, False
+        self._last_step, self._num_set_backs, self._has_begun = 0, 0, False
 
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Drop the calls of steps that a recovery has undone or that are done once more."""
-        step = run.global_step or 0
+        step, is_set_back = run.global_step or 0, run.num_set_backs > self._num_set_backs
         if step < self._last_step:
             self._take_calls()
             self._calls.clear()
-        elif run.is_step_open and self._has_begun:
+        elif self._has_begun and (run.is_step_open or (is_set_back and step == self._last_step)):
             while self._queue.size() > 0:
                 self._take()
-        self._last_step, self._has_begun = step, False
+        self._last_step, self._num_set_backs, self._has_begun = step, run.num_set_backs, False
 
     def before_run(self, ctx: StepContext) -> Callable[[], Any] | None:
         """Return the execution of the calls that were entered."""
