@@ -3,8 +3,7 @@
 from types import MappingProxyType
 from typing import Any
 
-_MANY = 16  # options of a command whose page has panels
-PANELS = MappingProxyType(
+_TRAINING = MappingProxyType(
     {
         "Servers": ("servers", "num_servers", "keys", "transfer", "server_timeout"),
         "Checkpoints": (
@@ -17,16 +16,29 @@ PANELS = MappingProxyType(
         ),
     }
 )
-"""Title of each panel -> names of the parameters that it shows."""
+
+PANELS = MappingProxyType(
+    {
+        "train": _TRAINING,
+        "ps": MappingProxyType(
+            {
+                "Address and keys": ("bind", "discovery", "keys", "insecure"),
+                "Work": ("threads", "call_threads", "drain_seconds"),
+            }
+        ),
+    }
+)
+"""Command -> title of each panel beside "Options" -> names of the parameters that it shows."""
 
 
 def set_panels(command: Any) -> None:
-    """Show the options of a command that has many in panels; the others stay under "Options".
+    """Show the options of a command in its panels; the others stay under "Options".
 
     Args:
-        command: Command of Typer.
+        command: Command of Typer, with its name.
     """
-    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
-    options = [param for param in command.params if param.param_type_name == "option"]
-    for option in options if len(options) > _MANY else ():
-        option.rich_help_panel = panel_of.get(option.name)
+    panels = PANELS.get(command.name, MappingProxyType({}))
+    panel_of = {name: panel for panel, names in panels.items() for name in names}
+    for param in command.params:
+        if param.name in panel_of:
+            param.rich_help_panel = panel_of[param.name]
