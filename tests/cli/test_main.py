@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from monolith.cli.main import COMMANDS
+from monolith.cli.options.panels import PANELS
 from tests.cli.run import run
 
 COMMAND_LINES = [(), *((name,) for name in COMMANDS)]
@@ -44,7 +45,36 @@ def test_help_begins_with_an_example_and_fits_a_screen(monolith, command):
     lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
     assert ran.status == 0
     assert lines[1].startswith(" ".join(["Example: monolith", *command]))
-    assert len(ran.out.splitlines()) <= 32
+    if command not in [(name,) for name in PANELS]:
+        assert len(ran.out.splitlines()) <= SCREEN
+        return
+    # Too many options for one screen: each panel is seen at a glance, and the page in two screens.
+    assert max(map(len, panels(ran.out))) <= SCREEN // 2
+    assert len(ran.out.splitlines()) <= 2 * SCREEN
+
+
+SCREEN = 32  # lines
+
+
+def panels(page):
+    """The lines of each panel of a help page, its frame included."""
+    lines = page.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("╭")]
+    ends = [i for i, line in enumerate(lines) if line.startswith("╰")]
+    return [lines[start : end + 1] for start, end in zip(starts, ends, strict=True)]
+
+
+@pytest.mark.parametrize("command", PANELS)
+def test_options_of_one_purpose_are_in_one_panel(monolith, command):
+    page = panels(monolith(command, "--help").out)
+    of_title = {lines[0].strip("╭─╮ "): "\n".join(lines) for lines in page}
+    assert [title for title in of_title if title not in ("Arguments", "Options")] == list(
+        PANELS[command]
+    )
+    for title, names in PANELS[command].items():
+        options = [f"--{name.replace('_', '-')} " for name in names]
+        assert [name for name in options if name not in of_title[title]] == []
+        assert [name for name in options if name in of_title["Options"]] == []
 
 
 def test_the_list_of_commands_says_what_each_does(monolith):

@@ -1,5 +1,6 @@
 """A client that pushes ones, so that each row tells how often it was updated."""
 
+import math
 import threading
 
 import torch
@@ -28,10 +29,11 @@ class Pusher:
         servers: the servers.
         table: the table on them.
         num_pushes: pushes that have their answers.
+        most: `push` waits before it makes more pushes than this.
     """
 
     def __init__(self, servers):
-        self.servers, self.num_pushes = servers, 0
+        self.servers, self.num_pushes, self.most = servers, 0, math.inf
         self.table = servers.table(CONFIG, PartitionRouting(len(servers)), lambda: NOW)
         engine = servers_engine(servers)([self.table], [BagFeature("x", CONFIG.name)])
         self._pending = PendingGradients(engine)
@@ -46,6 +48,7 @@ class Pusher:
 
     def push(self, number=1):
         for _ in range(number):
+            assert until(lambda: self.num_pushes < self.most, 120)
             self.pull()
             self.apply()
 
@@ -84,10 +87,18 @@ class Pusher:
 
 
 class Pushing:
-    """Does a job of a pusher on a thread of its own, inside a `with`; `join` waits for its end."""
+    """Does a job of a pusher on a thread of its own, inside a `with`; `join` waits for its end.
 
-    def __init__(self, pusher, job):
+    Args:
+        pusher: The pusher.
+        job: Function without arguments.
+        most: Number of pushes that the thread makes before `go_on`: however slow the test is, the
+            job has not ended when the test does something to a server.
+    """
+
+    def __init__(self, pusher, job, most=math.inf):
         self._pusher, self._error = pusher, None
+        pusher.most = most
         self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
 
     def _run(self, job):
@@ -99,6 +110,10 @@ class Pushing:
     def wait_for(self, number):
         """Wait until this many pushes are done in all."""
         assert until(lambda: self._pusher.num_pushes >= number or self._error is not None)
+
+    def go_on(self, most=math.inf):
+        """Let the thread make more pushes."""
+        self._pusher.most = most
 
     def join(self, seconds=60):
         """Wait for the end, and raise the thread's error."""

@@ -19,6 +19,7 @@ from tests.cluster.pushers import Pusher, Pushing
 from tests.cluster.server_processes import ROOT, Nursery, connect
 from tests.cluster.zmq.sockets import until
 from tests.suites.table_base import assert_same_rows
+from tests.time_limits import AT_ONCE
 from tests.train.tasks import Clicks, clicks
 
 pytestmark = [pytest.mark.dist, pytest.mark.thorough]
@@ -101,9 +102,10 @@ def test_a_killed_server_comes_back_with_its_checkpoint_and_loses_what_came_afte
     job, pusher = three
     full, link = pusher.save_twice(tmp_path)
     assert (full.is_full, link.is_full) == (True, False)
-    with Pushing(pusher, lambda: pusher.push(200)) as pushing:
+    with Pushing(pusher, lambda: pusher.push(200), most=200) as pushing:
         pushing.wait_for(60)
         job.restart(1)
+        pushing.go_on()
         pushing.join()
     assert pusher.servers.lost_pushes >= 40
     assert_lost(pusher, 220, 200)
@@ -129,8 +131,11 @@ def test_a_push_that_a_lost_server_has_answered_alone_is_lost(three, tmp_path):
     pusher.push(5)
     pusher.pull()
     job.stop(0)
+    num_before = pusher.table.acknowledged_by(1)
     with Pushing(pusher, pusher.apply) as pushing:
-        assert until(lambda: pusher.waits_for(0) and not pusher.waits_for(1))
+        assert until(lambda: pusher.table.acknowledged_by(1) > num_before)
+        assert pusher.table.acknowledged_by(0) == num_before
+        assert pusher.waits_for(0)
         job.restart(1)
         pusher.servers._client.call("describe", [None, (), None])  # as a read of a later batch
         job.go_on(0)
@@ -143,10 +148,11 @@ def test_a_push_that_a_lost_server_has_answered_alone_is_lost(three, tmp_path):
 def test_a_server_that_is_killed_twice_is_restored_twice(three, tmp_path):
     job, pusher = three
     pusher.save_twice(tmp_path)
-    with Pushing(pusher, lambda: pusher.push(200)) as pushing:
+    with Pushing(pusher, lambda: pusher.push(200), most=100) as pushing:
         for number in (40, 120):
             pushing.wait_for(number)
             job.restart(1)
+            pushing.go_on(most=number + 140)
         pushing.join()
     assert pusher.counts()[0] == {220}
     assert len(pusher.counts()[1]) == 1
@@ -194,10 +200,11 @@ def test_two_servers_with_one_index_are_refused_by_name(nursery):
 
 def test_a_server_that_stops_in_a_push_and_goes_on_loses_and_repeats_nothing(three):
     job, pusher = three
-    with Pushing(pusher, lambda: pusher.push(150)) as pushing:
+    with Pushing(pusher, lambda: pusher.push(150), most=40) as pushing:
         for number in (20, 60, 100):
             pushing.wait_for(number)
             job.stop(1)
+            pushing.go_on(most=number + 60)
             assert until(lambda: pusher.waits_for(1))
             job.go_on(1)
         pushing.join()
@@ -206,17 +213,17 @@ def test_a_server_that_stops_in_a_push_and_goes_on_loses_and_repeats_nothing(thr
 
 def test_a_server_that_stops_too_long_is_named_within_the_limit(job):
     job = job(2)
-    with connect(job.servers, timeout_seconds=3.0) as servers:
+    with connect(job.servers, timeout_seconds=10.0) as servers:
         pusher = Pusher(servers)
         pusher.push()
         pusher.pull()
         job.stop(1)
         start = time.monotonic()
-        text = r"push\] expected an answer of shard 1 on /job:ps/task:1\S* within 1 tries of 3.0 "
+        text = r"push\] expected an answer of shard 1 on /job:ps/task:1\S* within 1 tries of 10.0 "
         text += r"seconds, got none since \d{4}-\d\d-\d\d"
         with pytest.raises(UnavailableError, match=text):
             pusher.apply()
-        assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 10 + AT_ONCE
         job.go_on(1)
         assert until(lambda: not pusher.waits_for(1))
         pusher.push()
@@ -226,11 +233,12 @@ def test_a_server_that_stops_too_long_is_named_within_the_limit(job):
 def test_a_server_that_ends_in_a_run_finishes_its_calls_and_the_next_start_goes_on(three, tmp_path):
     job, pusher = three
     pusher.save_twice(tmp_path)
-    with Pushing(pusher, lambda: pusher.push(200)) as pushing:
+    with Pushing(pusher, lambda: pusher.push(200), most=200) as pushing:
         pushing.wait_for(60)
         job.servers[1].signal(signal.SIGTERM)
         job.servers[1].wait()
         job.start(1)
+        pushing.go_on()
         pushing.join()
     assert_lost(pusher, 220, 200)
 
@@ -283,7 +291,7 @@ def test_a_run_goes_on_when_a_server_is_killed_in_it(job, tmp_path, prefetch, pu
 
 def test_a_server_that_is_killed_in_a_save_comes_back_with_the_checkpoint_before_it(job, tmp_path):
     job = job(3)
-    saves = CheckpointHook(tmp_path, every_steps=20, busy="wait", rate=0.004)
+    saves = CheckpointHook(tmp_path, every_steps=20, busy="wait", rate=1e-6)
     with connect(job.servers) as servers, Trainer(Clicks(clicks(60)), servers=servers) as trainer:
         result = trainer.fit(hooks=[saves, Reach(42, lambda: job.restart(1))])
         loaded = open_checkpoint(f"{tmp_path}/model.ckpt-60").load_tables()
@@ -294,7 +302,7 @@ def test_a_server_that_is_killed_in_a_save_comes_back_with_the_checkpoint_before
 
 
 def test_the_cuts_of_a_killed_client_end_with_its_lease(job):
-    job = job(2, limits={"lease_seconds": 1.0})
+    job = job(2, limits={"lease_seconds": 10.0})
     addresses = [server.address for server in job.servers]
     with connect(job.servers) as servers:
         table = Pusher(servers).table
@@ -310,6 +318,6 @@ def test_the_cuts_of_a_killed_client_end_with_its_lease(job):
             with pytest.raises(FailedPreconditionError):
                 table.clear()
             client.kill()
-        assert until(lambda: not table._has_cut())
+        assert until(lambda: not table._has_cut(), 60)
         table.clear()
         assert len(table) == 0

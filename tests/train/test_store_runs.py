@@ -48,7 +48,12 @@ def test_a_run_leaves_its_newest_checkpoints_and_no_lease(folder):
 ENDS = ("assets", "dense-00000-of-00001.safetensors", "manifest.json", "meta.json", "trainer.json")
 
 
-def test_a_second_run_is_refused_while_the_first_one_goes_on(folder):
+def test_a_second_run_is_refused_while_the_first_one_goes_on(folder, monkeypatch):
+    # A renewal every two seconds; the second run waits four times as long, or longer: it counts
+    # the time between two looks, and no look takes less than that.
+    monkeypatch.setattr(Lease, "seconds", 8.0)
+    monkeypatch.setattr(Lease, "poll_seconds", 0.0001)
+
     def second():
         with (
             Trainer(Counting(), TrainSettings(checkpoint_dir=folder)) as other,

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from monolith.cli.console import fail
+from monolith.cli.options.panels import set_panels
 from monolith.cli.task_imports import TaskImportError
 from monolith.cli.user_errors import text_of_exit, text_of_mistake
 
@@ -43,6 +44,7 @@ class _Commands(TyperGroup):
             return None
         command = typer.main.get_command(import_module(f"monolith.cli.{COMMANDS[cmd_name]}").app)
         command.name = cmd_name
+        set_panels(command)
         return command
 
 

@@ -174,10 +174,11 @@ def test_one_socket_is_one_client(server):
 
 
 def test_a_client_that_says_nothing_is_forgotten(server):
-    with serving(server, limits=Limits(lease_seconds=0.3)) as loop, raw_client(loop) as client:
+    with serving(server) as loop, raw_client(loop) as client:
         client.greet()
         client.call(server, client=8)
         client.read()
+        loop._sessions._limits = Limits(lease_seconds=0.3)  # from now on
         assert until(lambda: server.released == [8])
         assert loop.counts["ended_leases"] == 1
 
@@ -197,8 +198,8 @@ def test_a_call_that_waited_beyond_its_deadline_is_not_done(server):
         client.call(server, "erase", request=1)
         assert server.waiting.acquire(timeout=20)
         client.call(server, "stats", request=2, deadline_ms=1)
-        timer = threading.Timer(0.2, server.gate.set)
-        timer.start()
+        assert until(lambda: loop.counts["calls"] == 2)
+        threading.Timer(0.01, server.gate.set).start()
         answers = [client.read() for _ in range(2)]
         texts = {header.request: value for header, value in answers}
         assert texts[2]["class"] == "DeadlineExceededError"

@@ -1,1 +1,1 @@
-"""Groups of options of `monolith train`."""
+"""Groups of options of commands, and the panels of their help pages."""

@@ -1,0 +1,44 @@
+"""Panels of a help page that is long: options of one purpose lie together."""
+
+from types import MappingProxyType
+from typing import Any
+
+_TRAINING = MappingProxyType(
+    {
+        "Servers": ("servers", "num_servers", "keys", "transfer", "server_timeout"),
+        "Checkpoints": (
+            *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
+            *("resume", "fallback"),
+        ),
+        "Metrics and profiles": (
+            *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
+            *("profile", "profile_dir"),
+        ),
+    }
+)
+
+PANELS = MappingProxyType(
+    {
+        "train": _TRAINING,
+        "ps": MappingProxyType(
+            {
+                "Address and keys": ("bind", "discovery", "keys", "insecure"),
+                "Work": ("threads", "call_threads", "drain_seconds"),
+            }
+        ),
+    }
+)
+"""Command -> title of each panel beside "Options" -> names of the parameters that it shows."""
+
+
+def set_panels(command: Any) -> None:
+    """Show the options of a command in its panels; the others stay under "Options".
+
+    Args:
+        command: Command of Typer, with its name.
+    """
+    panels = PANELS.get(command.name, MappingProxyType({}))
+    panel_of = {name: panel for panel, names in panels.items() for name in names}
+    for param in command.params:
+        if param.name in panel_of:
+            param.rich_help_panel = panel_of[param.name]
