@@ -1,5 +1,6 @@
 """`RemoteServers`: parameter servers in other processes, as a client sees them."""
 
+import contextlib
 import functools
 import json
 import logging
@@ -230,7 +231,10 @@ class RemoteServers(Servers):
 
     def _renew(self, server: int, session: Session) -> None:
         """Open the tables that are not closed on a server that came back empty; restore them."""
-        client = self._client_of([session])
+        with contextlib.closing(self._client_of([session])) as client:
+            self._renew_by(client, server, session)
+
+    def _renew_by(self, client: ShardClient, server: int, session: Session) -> None:
         self._check_order(client.call("describe", [()]), server)
         tables = self._open_tables()
         closed = self._tables.keys() - tables.keys()
@@ -265,7 +269,8 @@ class RemoteServers(Servers):
     def restore_server(self, server: int, checkpoint: Checkpoint) -> None:
         """Restore the shards of one server, whose tables are open, while others keep theirs."""
         session = self._connections[server]
-        self._restore_clients(checkpoint, server, self._client_of([session]))
+        with contextlib.closing(self._client_of([session])) as client:
+            self._restore_clients(checkpoint, server, client)
         self._restore(checkpoint, server, session)
 
     def _restore_clients(self, checkpoint: Checkpoint, server: int, client: ShardClient) -> None:

@@ -20,6 +20,7 @@ _TRAINING = MappingProxyType(
 PANELS = MappingProxyType(
     {
         "train": _TRAINING,
+        "worker": _TRAINING,
         "ps": MappingProxyType(
             {
                 "Address and keys": ("bind", "discovery", "keys", "insecure"),

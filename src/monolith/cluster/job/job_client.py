@@ -87,6 +87,7 @@ class JobClient:
         self._finished: list[str] = []
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
+        self._offer: tuple[str, int] | None = None  # which a server 0 without shares gets again
         self._clients: list[int] = []
         self._facts = "{}"
         self._is_joined = self._is_closing = self._is_holding = False
@@ -498,6 +499,8 @@ class JobClient:
             call("import_dense", *self.restore_dense(checkpoint, server))
         if server == 0 and self._start_values is not None:
             call("set_start_values", self._start_values)
+        if server == 0 and self._offer is not None:
+            call("offer_shares", *self._offer)
         call("set_ready")
 
     def _join_again(self, server: int, call: _Calls) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from monolith.cluster.call_host import Call
+from monolith.cluster.call_host import BYE, Call
 from monolith.cluster.connection import Connection, HostHandle, Session
 from monolith.cluster.wire.error_codec import error_from_value
 from monolith.cluster.wire.message import (
@@ -124,7 +124,8 @@ class ZmqConnection(Connection, Polled):
         self._session = secrets.randbits(63)
         self._requests = itertools.count(1)
         # Shared with callers, under the lock
-        self._lock = threading.Lock()
+        # Entered again by a caller that is collected, and says goodbye, inside of a call.
+        self._lock = threading.RLock()
         self._has_room = threading.Condition(self._lock)
         self._calls: dict[int, _Outstanding] = {}
         self._by_id: dict[tuple[int, int], _Outstanding] = {}
@@ -166,7 +167,7 @@ class ZmqConnection(Connection, Polled):
             waiting = self._by_id.get((call.client, call.sequence))
             if waiting is not None and waiting.call.verb == call.verb:
                 return waiting.future
-            if not is_urgent:
+            if not is_urgent and call.verb != BYE:
                 self._wait_for_room(packed.num_bytes, call)
             answer = _Answer(self.state_text)
             item = _Outstanding(handle, call, packed, next(self._requests), is_urgent, answer)

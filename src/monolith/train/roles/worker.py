@@ -92,6 +92,7 @@ def run_worker(
     job = JobClient(servers, hold_seconds=options.hold_seconds)
     job.end_seconds = options.end_seconds
     with job:
+        settings = replace(settings, max_recoveries=0)  # a worker that fails joins again
         if not job.is_chief:
             settings = replace(settings, checkpoint_dir=None, eval_every=0, early_stop=None)
         with Trainer(task, settings, hooks=hooks, metrics=metrics, job=job) as trainer:
@@ -157,6 +158,8 @@ def _prepare(trainer: Trainer, job: JobClient, checkpoint: Checkpoint | None) ->
     job.set_text(FIRST_STEP, str(trainer.state.first))
     job.first_step = trainer.state.first
     served.send_untrained()
+    if checkpoint is None and trainer.settings.checkpoint_dir is not None:
+        trainer.save(trainer.settings.checkpoint_dir)  # for servers that are lost before the first
     for server in range(len(job.servers)):
         job.set_ready(server)
 
