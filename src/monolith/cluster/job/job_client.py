@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint import Checkpoint
 from monolith.cluster.gate import Gate
@@ -40,6 +40,23 @@ _WORD_SECONDS = 10.0
 _MAX_FINISHED = 100_000
 
 _log = logging.getLogger(__name__)
+
+
+class StepAnswer(NamedTuple):
+    """The answer of a server to a step.
+
+    Attributes:
+        version: Number of steps of the server's dense parameters.
+        num_steps: Number of steps of the job; 0 but of server 0.
+        repeats: Number of samples that were trained more than once; 0 but of server 0.
+        values: Parameters of the server after the step, if they were asked for.
+    """
+
+    version: int
+    num_steps: int
+    repeats: int
+    values: NamedTensors
+
 
 _Calls = Callable[..., Any]
 """(verb, arguments) -> answer of one server."""
@@ -85,6 +102,7 @@ class JobClient:
         self._lock = threading.Lock()
         self._taken: dict[str, Any] = {}  # share -> position after the last acknowledged step
         self._finished: list[str] = []
+        self._num_samples = self._repeats = 0
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
         self._offer: tuple[str, int] | None = None  # which a server 0 without shares gets again
@@ -181,6 +199,7 @@ class JobClient:
             self.servers.fence(answer["fenced"])
         with self._lock:
             self.acknowledged, self.num_steps = answer["number"], answer["steps"]
+            self._num_samples = answer["samples"]
         self.servers.renewal = self
         self._is_joined = True
         self._thread.start()
@@ -253,9 +272,8 @@ class JobClient:
 
     def offer(self, names: Sequence[str], num_epochs: int | None) -> None:
         """Tell the shares of the job; the shares of a restored job are kept."""
-        self._zero(
-            "offer_shares", json.dumps(list(names)), -1 if num_epochs is None else num_epochs
-        )
+        self._offer = json.dumps(list(names)), -1 if num_epochs is None else num_epochs
+        self._zero("offer_shares", *self._offer)
 
     def take(self) -> Taken:
         """Ask for a share."""
@@ -279,7 +297,7 @@ class JobClient:
         gradients: Sequence[NamedTensors],
         options: str,
         progress: Sequence[tuple[str, Any, bool, int]],
-        answers: list[tuple[int, int, NamedTensors]],
+        answers: list[StepAnswer],
         *,
         wants_values: bool,
     ) -> Iterator[None]:
@@ -289,7 +307,7 @@ class JobClient:
             gradients: Gradients of the dense parameters of each server.
             options: Options of the optimizer's groups.
             progress: What the step has trained of shares, as `Progress`.
-            answers: Gets version, steps of the job and parameters of each server.
+            answers: Gets the answer of each server.
             wants_values: Whether the servers answer with their parameters.
         """
         self.check()
@@ -305,15 +323,18 @@ class JobClient:
             try:
                 yield
             finally:
-                answers.extend(finish())
+                answers.extend(StepAnswer(*answer) for answer in finish())
             with self._lock:
-                self._note_step(number, answers[0][1], progress)
+                self._note_step(number, answers[0], progress)
 
     def _note_step(
-        self, number: int, num_steps: int, progress: Sequence[tuple[str, Any, bool, int]]
+        self, number: int, answer: StepAnswer, progress: Sequence[tuple[str, Any, bool, int]]
     ) -> None:
-        self.acknowledged, self.num_steps = number, max(self.num_steps, num_steps)
-        for share, position, is_last, _ in progress:
+        self.acknowledged = number
+        self.num_steps = max(self.num_steps, answer.num_steps)
+        self._repeats = max(self._repeats, answer.repeats)
+        for share, position, is_last, num_samples in progress:
+            self._num_samples += num_samples
             if is_last:
                 self._taken.pop(share, None)
                 self._finished = [*self._finished[-_MAX_FINISHED:], share]
@@ -377,7 +398,9 @@ class JobClient:
 
     def load(self, states: Sequence[Any]) -> None:
         """Set the state of the job, of a checkpoint with any number of servers."""
-        self._zero("import_job", json.dumps({**states[0], "numbers": {}}), False)
+        state = states[0]["state"]
+        numbers = {str(worker): number for worker, number, _ in state["numbers"]}
+        self._all("import_job", json.dumps({"numbers": numbers, "state": state}), False)
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps of a job that goes on from a run without a job."""
@@ -510,6 +533,8 @@ class JobClient:
                 "taken": self._taken,
                 "finished": self._finished,
                 "number": self.acknowledged,
+                "samples": self._num_samples,
+                "repeats": self._repeats,
             }
             text = json.dumps(held)
         answer = json.loads(call("join_job", *self._who, self._clients, self._facts, text))

@@ -108,7 +108,7 @@ class JobHost(CallHost):
             "dense": None if self.dense is None else self.dense.lines,
             "version": 0 if self.dense is None else self.dense.version,
             "is_offered": self.state is not None and self.state.is_offered,
-            "counts": {} if self.state is None else dict(vars(self.state.counts)),
+            "counts": {} if self.state is None else self.state.counts()._asdict(),
             "alive": [] if self.state is None else self.state.alive_workers(),
         }
 
@@ -175,8 +175,8 @@ class JobHost(CallHost):
         options: str,
         progress: str,
         wants_values: bool,
-    ) -> tuple[int, int, list[tuple[str, torch.Tensor]]]:
-        """Step the dense parameters; version, number of steps of the job, and parameters."""
+    ) -> tuple[int, int, int, list[tuple[str, torch.Tensor]]]:
+        """Step the dense parameters; answer as `StepAnswer` says."""
         if gradients or options:
             self._parameters().check(gradients, options)
         steps = _progress_of(progress)
@@ -184,12 +184,12 @@ class JobHost(CallHost):
             if self.state is not None:
                 self.state.check_worker(worker, start)
             version = 0 if self.dense is None else self.dense.step(gradients, options)
-            num_steps = 0
+            num_steps = repeats = 0
             if self.state is not None:
-                num_steps = self.state.note_step(worker, start, number, steps)
+                num_steps, repeats = self.state.note_step(worker, start, number, steps)
             self._numbers[worker] = max(number, self._numbers.get(worker, 0))
         values = self._parameters().read(-1)[1] if wants_values and self.dense is not None else []
-        return version, num_steps, values
+        return version, num_steps, repeats, values
 
     def _do_import_dense(
         self,

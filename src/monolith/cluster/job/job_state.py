@@ -84,13 +84,13 @@ class _Worker:
     start: int
     clients: list[int]
     is_alive: bool = True
-    number: int = 0  # of the last step
+    number: int = 0  # of the last step, over all starts
+    samples: int = 0  # over all starts
     taken: dict[str, Any] = field(default_factory=dict)  # share -> position
     unacknowledged: list[_Applied] = field(default_factory=list)
 
 
-@dataclass
-class Counts:
+class Counts(NamedTuple):
     """Numbers of a job since its begin.
 
     Attributes:
@@ -101,11 +101,11 @@ class Counts:
         dropped: Workers that were given up, with or without a restart.
     """
 
-    steps: int = 0
-    samples: int = 0
-    repeats: int = 0
-    lost_pushes: int = 0
-    dropped: int = 0
+    steps: int
+    samples: int
+    repeats: int
+    lost_pushes: int
+    dropped: int
 
 
 class JobState:
@@ -121,16 +121,16 @@ class JobState:
         clock: Seconds; only differences count.
 
     Attributes:
-        counts: Numbers of the job.
         shared: Flags and texts.
     """
 
     def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_workers, self._clock = num_workers, clock
-        self.counts, self.shared = Counts(), LocalSharedState()
+        self.shared = LocalSharedState()
         self._lock = threading.RLock()
         self._workers: dict[int, _Worker] = {}
         self._facts: dict[str, Any] | None = None
+        self._first_step = self._repeats = self._lost_pushes = self._num_dropped = 0
         # Data
         self._names: list[str] | None = None  # of the shares of an epoch
         self._epoch, self._num_epochs = -1, 0
@@ -173,7 +173,8 @@ class JobState:
 
         Returns:
             "fenced": callers of the earlier start; "lost": shares that another worker has now;
-            "number": number of the worker's last step; "steps": steps of the job.
+            "number": number of the worker's last step; "samples": its samples; "steps": steps of
+            the job.
 
         Raises:
             InvalidArgumentError: The worker has another task than the workers before it, or its
@@ -191,14 +192,31 @@ class JobState:
             if old is not None and old.start != start:
                 fenced = old.clients
                 self._drop(worker, old)
-            number = max(0 if old is None else old.number, int(held.get("number", 0)))
-            new = _Worker(start, list(clients), number=number)
+            new = _Worker(start, list(clients))
+            new.number, new.samples = held.get("number", 0), held.get("samples", 0)
+            if old is not None:
+                new.number = max(new.number, old.number)
+                new.samples = max(new.samples, old.samples)
+            self._repeats = max(self._repeats, held.get("repeats", 0))
             if old is not None and old.start == start:
                 new.taken, new.unacknowledged = old.taken, old.unacknowledged
             lost = self._take_back(new, held)
             self._workers[worker] = new
             self._expected.discard(worker)
-            return {"fenced": fenced, "lost": lost, "number": number, "steps": self.counts.steps}
+            facts = {"number": new.number, "samples": new.samples, "steps": self.counts().steps}
+            return {"fenced": fenced, "lost": lost, **facts}
+
+    def counts(self) -> Counts:
+        """Return the numbers of the job."""
+        with self._lock:
+            workers = self._workers.values()
+            return Counts(
+                self._first_step + sum(worker.number for worker in workers),
+                sum(worker.samples for worker in workers),
+                self._repeats,
+                self._lost_pushes,
+                self._num_dropped,
+            )
 
     def _check_facts(self, worker: int, facts: Mapping[str, Any]) -> None:
         if self._facts is None:
@@ -266,12 +284,12 @@ class JobState:
         if not worker.is_alive:
             return
         for applied in reversed(worker.unacknowledged):
-            self.counts.repeats += applied.num_samples
+            self._repeats += applied.num_samples
             worker.taken[applied.share] = applied.before
         worker.unacknowledged.clear()
         self._give_back(worker)
         worker.is_alive = False
-        self.counts.dropped += 1
+        self._num_dropped += 1
         self._held.discard(number)
         self._note_held()
 
@@ -350,8 +368,10 @@ class JobState:
                 return share, None
             self._gone.discard(share)
 
-    def note_step(self, worker: int, start: int, number: int, progress: Sequence[Progress]) -> int:
-        """Note that server 0 has a worker's step; return the number of steps of the job.
+    def note_step(
+        self, worker: int, start: int, number: int, progress: Sequence[Progress]
+    ) -> tuple[int, int]:
+        """Note that server 0 has a worker's step; return steps and repeats of the job.
 
         The steps of the worker before this one are at all servers.
 
@@ -362,16 +382,15 @@ class JobState:
             found = self._worker(worker, start)
             self._acknowledge(found, number - 1)
             for share, position, is_last, num_samples in progress:
-                self.counts.samples += num_samples
+                found.samples += num_samples
                 if share not in found.taken:  # another worker trains it too
-                    self.counts.repeats += num_samples
+                    self._repeats += num_samples
                     continue
                 before = found.taken[share]
                 found.unacknowledged.append(_Applied(number, share, before, is_last, num_samples))
                 found.taken[share] = position
             found.number = number
-            self.counts.steps += 1
-            return self.counts.steps
+            return self.counts().steps, self._repeats
 
     def check_worker(self, worker: int, start: int) -> None:
         """Refuse a worker that was given up.
@@ -391,7 +410,7 @@ class JobState:
     def note_lost(self, num_pushes: int) -> None:
         """Count pushes that a server had done and lost."""
         with self._lock:
-            self.counts.lost_pushes += num_pushes
+            self._lost_pushes += num_pushes
 
     # Holds
 
@@ -535,9 +554,9 @@ class JobState:
                 "queue": self._queue.state_dict(),
                 "returned": [*taken, *map(list, self._returned)],
                 "gone": sorted(self._gone),
-                "counts": vars(self.counts),
+                "counts": [self._first_step, self._repeats, self._lost_pushes, self._num_dropped],
                 "alive": [number for number, worker in workers if worker.is_alive],
-                "numbers": {str(number): worker.number for number, worker in workers},
+                "numbers": [[n, worker.number, worker.samples] for n, worker in workers],
             }
 
     def load(self, state: Mapping[str, Any], *, with_workers: bool) -> None:
@@ -554,17 +573,22 @@ class JobState:
             self._queue = self._new_queue()
             self._queue.load_state_dict(state["queue"])
             self._returned = deque((share, position) for share, position in state["returned"])
-            lost = self.counts.lost_pushes
-            self.counts = Counts(**state["counts"])
-            self.counts.lost_pushes += lost
+            first_step, repeats, lost_pushes, num_dropped = state["counts"]
+            self._repeats, self._num_dropped = repeats, num_dropped
+            self._lost_pushes += lost_pushes
+            self._first_step = first_step
+            for worker, number, num_samples in state["numbers"]:
+                known = self._workers.setdefault(worker, _Worker(0, [], is_alive=False))
+                known.number = max(known.number, number)
+                known.samples = max(known.samples, num_samples)
             if with_workers:
-                self._expected = {n for n in state["alive"] if n not in self._workers}
+                self._expected = set(state["alive"]).difference(self.alive_workers())
                 self._expected_until = self._clock() + REJOIN_SECONDS
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps, for a job that goes on from a checkpoint of another mode."""
         with self._lock:
-            self.counts.steps = number
+            self._first_step += number - self.counts().steps
 
 
 def share_of(epoch: int, name: str) -> str:

@@ -18,7 +18,7 @@ from monolith.cluster.job.dense_shard import (
     place_parameters,
     trained_parameters,
 )
-from monolith.cluster.job.job_client import JobClient
+from monolith.cluster.job.job_client import JobClient, StepAnswer
 from monolith.errors import DataLossError, InvalidArgumentError
 
 DENSE_VERSIONS = "dense_versions"
@@ -114,16 +114,16 @@ class ServedDense:
         progress: list[tuple[str, Any, bool, int]],
         versions: list[int],
     ) -> Iterator[None]:
-        answers: list[tuple[int, int, NamedTensors]] = []
+        answers: list[StepAnswer] = []
         job, wants_values = self._job, self.wants_values
         with job.pushing(gradients, options, progress, answers, wants_values=wants_values):
             yield
         self.staleness = max(
-            (answer[0] - 1 - used for answer, used in zip(answers, versions, strict=True)),
+            (answer.version - 1 - used for answer, used in zip(answers, versions, strict=True)),
             default=0,
         )
         if wants_values:
-            self._note([(version, values) for version, _, values in answers])
+            self._note([(answer.version, answer.values) for answer in answers])
 
     def _note(self, answers: Sequence[tuple[int, NamedTensors]]) -> None:
         with self._lock:
