@@ -1,6 +1,7 @@
 """`JobClient`: a worker's part in a job."""
 
 import contextlib
+import copy
 import functools
 import json
 import logging
@@ -8,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint import Checkpoint
@@ -58,6 +60,36 @@ class StepAnswer(NamedTuple):
     values: NamedTensors
 
 
+_Progress = tuple[str, Any, bool, int]
+"""A `Progress`, as it travels."""
+
+
+@dataclass
+class _Held:
+    """What a worker has.
+
+    Attributes:
+        taken: Share -> position after the last step.
+        finished: Shares that were trained to their end, without very old ones.
+        samples: Number of samples, over all starts of the worker.
+    """
+
+    taken: dict[str, Any]
+    finished: list[str]
+    samples: int
+
+    def add(self, progress: Sequence[_Progress]) -> None:
+        """Note a step."""
+        for share, position, is_last, num_samples in progress:
+            self.samples += num_samples
+            if is_last:
+                self.taken.pop(share, None)
+                self.finished.append(share)
+            elif share in self.taken:
+                self.taken[share] = position
+        del self.finished[:-_MAX_FINISHED]
+
+
 _Calls = Callable[..., Any]
 """(verb, arguments) -> answer of one server."""
 
@@ -100,9 +132,10 @@ class JobClient:
         self._watcher = ShardClient("the job", transports[:1], owner="JobClient")
         self._gate = Gate("JobClient", "the job")
         self._lock = threading.Lock()
-        self._taken: dict[str, Any] = {}  # share -> position after the last acknowledged step
-        self._finished: list[str] = []
-        self._num_samples = self._repeats = 0
+        self._held = _Held({}, [], 0)
+        self._flying: list[_Progress] = []  # of the step that not all servers have
+        self._answered: dict[int, int] = {}  # server -> number of the last step that it has
+        self._repeats = 0
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
         self._offer: tuple[str, int] | None = None  # which a server 0 without shares gets again
@@ -199,7 +232,7 @@ class JobClient:
             self.servers.fence(answer["fenced"])
         with self._lock:
             self.acknowledged, self.num_steps = answer["number"], answer["steps"]
-            self._num_samples = answer["samples"]
+            self._held.samples = answer["samples"]
         self.servers.renewal = self
         self._is_joined = True
         self._thread.start()
@@ -281,7 +314,7 @@ class JobClient:
         taken = Taken(*json.loads(self._zero("take_share", *self._who, self.acknowledged)))
         if taken.kind == "share":
             with self._lock:
-                self._taken[taken.share] = taken.position
+                self._held.taken[taken.share] = taken.position
                 self._lost.discard(taken.share)
         return taken
 
@@ -296,7 +329,7 @@ class JobClient:
         self,
         gradients: Sequence[NamedTensors],
         options: str,
-        progress: Sequence[tuple[str, Any, bool, int]],
+        progress: Sequence[_Progress],
         answers: list[StepAnswer],
         *,
         wants_values: bool,
@@ -313,33 +346,33 @@ class JobClient:
         self.check()
         number, text = self.acknowledged + 1, json.dumps(list(progress))
         with self._gate.shared():
+            with self._lock:
+                self._flying = list(progress)
             finish = self._client.begin(
                 "step_job",
                 [
                     (*self._who, number, list(own), options if own else "", text, wants_values)
                     for own in gradients
                 ],
+                lambda server: self._note_answer(server, number),
             )
             try:
                 yield
             finally:
                 answers.extend(StepAnswer(*answer) for answer in finish())
             with self._lock:
-                self._note_step(number, answers[0], progress)
+                self._note_step(number, answers[0])
 
-    def _note_step(
-        self, number: int, answer: StepAnswer, progress: Sequence[tuple[str, Any, bool, int]]
-    ) -> None:
+    def _note_answer(self, server: int, number: int) -> None:
+        self._answered[server] = number
+
+    def _note_step(self, number: int, answer: StepAnswer) -> None:
+        """Note that all servers have the step. Locked."""
         self.acknowledged = number
         self.num_steps = max(self.num_steps, answer.num_steps)
         self._repeats = max(self._repeats, answer.repeats)
-        for share, position, is_last, num_samples in progress:
-            self._num_samples += num_samples
-            if is_last:
-                self._taken.pop(share, None)
-                self._finished = [*self._finished[-_MAX_FINISHED:], share]
-            elif share in self._taken:
-                self._taken[share] = position
+        progress, self._flying = self._flying, []
+        self._held.add(progress)
 
     def read_dense(self, known: Sequence[int]) -> list[tuple[int, NamedTensors]]:
         """Return version and parameters of each server; none where the version is known."""
@@ -529,16 +562,13 @@ class JobClient:
     def _join_again(self, server: int, call: _Calls) -> None:
         """Tell a server that came back who this is, and count the steps that it has lost."""
         with self._lock:
-            held = {
-                "taken": self._taken,
-                "finished": self._finished,
-                "number": self.acknowledged,
-                "samples": self._num_samples,
-                "repeats": self._repeats,
-            }
-            text = json.dumps(held)
+            number = max(self.acknowledged, self._answered.get(server, 0))
+            held = copy.deepcopy(self._held)
+            if number > self.acknowledged:
+                held.add(self._flying)
+            text = json.dumps({**vars(held), "number": number, "repeats": self._repeats})
         answer = json.loads(call("join_job", *self._who, self._clients, self._facts, text))
-        lost = max(0, self.acknowledged - call("job_number", self.worker))
+        lost = max(0, number - call("job_number", self.worker))
         with self._lock:
             self._lost.update(answer.get("lost", []))
         self.servers.note_lost(server, lost)
