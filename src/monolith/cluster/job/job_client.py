@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monolith.checkpoint import Checkpoint
 from monolith.cluster.gate import Gate
 from monolith.cluster.job.dense_shard import DenseState, NamedTensors
-from monolith.cluster.job.job_state import WATCH_SECONDS, News, Taken, first_difference
+from monolith.cluster.job.job_state import WATCH_SECONDS
+from monolith.cluster.job.job_values import News, Taken, first_difference
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.transport import ShardClient, Transport
 from monolith.errors import (

@@ -10,7 +10,8 @@ import torch
 from monolith.cluster.call_host import Call, CallHost
 from monolith.cluster.host_verbs import HostFacts, short
 from monolith.cluster.job.dense_shard import DenseShard, DenseState
-from monolith.cluster.job.job_state import JobState, Progress
+from monolith.cluster.job.job_state import JobState
+from monolith.cluster.job.job_values import Progress
 from monolith.cluster.job.job_verbs import JOB_VERBS
 from monolith.errors import (
     DataLossError,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from monolith.cluster.job.job_client import JobClient
-from monolith.cluster.job.job_state import name_of
+from monolith.cluster.job.job_values import name_of
 from monolith.data import Batch
 from monolith.data.shares import Shares, split_source
 
