@@ -24,8 +24,8 @@ PANELS = MappingProxyType(
         "launch": MappingProxyType(
             {
                 "Job": ("ps", "workers", "run", "restarts", "grace_seconds", "tcp"),
-                "Servers": ("server_timeout", "transfer"),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
+                "Servers": ("server_timeout", "transfer"),
             }
         ),
         "ps": MappingProxyType(
