@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.checkpoint.state_tree import flatten_state, unflatten_state
-from monolith.errors import InvalidArgumentError
+from monolith.errors import DataLossError, InvalidArgumentError
 
 NamedTensors = list[tuple[str, torch.Tensor]]
 
@@ -279,7 +279,7 @@ class DenseShard:
             self._check_like(name, value, "a value")
         try:
             states = {name: dict(of_one) for name, of_one in state.states().items()}
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, DataLossError) as error:
             raise InvalidArgumentError(
                 f"[DenseShard.load] expected the state of an optimizer, got {state.tree[:100]!r}: "
                 f"{error!r}"
