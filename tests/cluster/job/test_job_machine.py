@@ -36,8 +36,13 @@ class Process:
 
 
 class Jobs(RuleBasedStateMachine):
-    @initialize(lengths=st.lists(st.integers(0, 5), max_size=4), epochs=st.integers(1, 2))
-    def begin(self, lengths, epochs):
+    @initialize(
+        lengths=st.lists(st.integers(0, 5), max_size=4),
+        epochs=st.integers(1, 2),
+        may_be_lost=st.booleans(),
+    )
+    def begin(self, lengths, epochs, may_be_lost):
+        self.may_be_lost = may_be_lost
         self.now, self.num_starts = 0.0, 0
         self.lengths = {str(i): length for i, length in enumerate(lengths)}
         self.epochs = epochs
@@ -135,6 +140,7 @@ class Jobs(RuleBasedStateMachine):
     def save(self):
         self.saves.append(json.loads(json.dumps(self.state.export())))
 
+    @precondition(lambda self: self.may_be_lost)
     @rule(data=st.data(), early=st.sets(WORKERS))
     def lose_server(self, data, early):
         """Server 0 comes back with an old save; some workers start anew before the load."""
