@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from monolith.cluster.call_host import BYE, Call, CallHost
-from monolith.errors import UnavailableError
-from monolith.table.arguments import check_wait, time_text
+from monolith.errors import DeadlineExceededError, UnavailableError
+from monolith.table.arguments import WAIT_SECONDS, check_wait, time_text
 
 _MAX_SPREAD = 256  # numbers between the oldest call that runs and the newest
 # Two classes of one meaning until Python 3.11.
@@ -162,7 +162,12 @@ class ShardClient:
         Call the function once, in any case; arguments are those of `call`.
         """
         with self._lock:
-            self._lock.wait_for(self._may_begin)
+            if not self._lock.wait_for(self._may_begin, WAIT_SECONDS):
+                raise DeadlineExceededError(
+                    f"[{self._owner}.{verb}] expected an answer to call {min(self._running)} "
+                    f"within {WAIT_SECONDS:g} seconds, got none, and {_MAX_SPREAD} calls after it "
+                    f"(table {self._name!r})"
+                )
             number = next(self._numbers)
             self._running[number] = threading.get_ident()
             done = next(iter(self._running))

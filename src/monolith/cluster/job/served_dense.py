@@ -60,6 +60,7 @@ class ServedDense:
         self._parameters = trained_parameters(model, optimizer)
         num_servers = len(job.servers)
         self._places = place_parameters(self._parameters, num_servers)
+        self._servers = sorted(set(self._places.values()))  # that have parameters
         self.wants_values = wants_values
         self.lines = describe_dense(self._parameters, optimizer)
         self.staleness = self.num_rollbacks = 0
@@ -118,10 +119,8 @@ class ServedDense:
         job, wants_values = self._job, self.wants_values
         with job.pushing(gradients, options, progress, answers, wants_values=wants_values):
             yield
-        self.staleness = max(
-            (answer.version - 1 - used for answer, used in zip(answers, versions, strict=True)),
-            default=0,
-        )
+        behind = [answers[server].version - 1 - versions[server] for server in self._servers]
+        self.staleness = max(behind, default=0)
         if wants_values:
             self._note([(answer.version, answer.values) for answer in answers])
 
