@@ -430,10 +430,9 @@ class JobClient:
         return [json.loads(text) for text in self._all("export_job")]
 
     def load(self, states: Sequence[Any]) -> None:
-        """Set the state of the job, of a checkpoint with any number of servers."""
-        state = states[0]["state"]
-        numbers = {str(worker): number for worker, number, _ in state["numbers"]}
-        self._all("import_job", json.dumps({"numbers": numbers, "state": state}), False)
+        """Go on with the state of a job of a checkpoint, of any number of servers and workers."""
+        state = {"numbers": {}, "state": states[0]["state"]}
+        self._all("import_job", json.dumps(state), False)
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps of a job that goes on from a run without a job."""

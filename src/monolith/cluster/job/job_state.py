@@ -130,7 +130,8 @@ class JobState:
         self._lock = threading.RLock()
         self._workers: dict[int, _Worker] = {}
         self._facts: dict[str, Any] | None = None
-        self._first_step = self._repeats = self._lost_pushes = self._num_dropped = 0
+        self._first_step = self._first_samples = 0  # of the runs that this one continues
+        self._repeats = self._lost_pushes = self._num_dropped = 0
         # Data
         self._names: list[str] | None = None  # of the shares of an epoch
         self._epoch, self._num_epochs = -1, 0
@@ -212,7 +213,7 @@ class JobState:
             workers = self._workers.values()
             return Counts(
                 self._first_step + sum(worker.number for worker in workers),
-                sum(worker.samples for worker in workers),
+                self._first_samples + sum(worker.samples for worker in workers),
                 self._repeats,
                 self._lost_pushes,
                 self._num_dropped,
@@ -555,6 +556,7 @@ class JobState:
                 "returned": [*taken, *map(list, self._returned)],
                 "gone": sorted(self._gone),
                 "counts": [self._first_step, self._repeats, self._lost_pushes, self._num_dropped],
+                "first_samples": self._first_samples,
                 "alive": [number for number, worker in workers if worker.is_alive],
                 "numbers": [[n, worker.number, worker.samples] for n, worker in workers],
             }
@@ -565,7 +567,7 @@ class JobState:
         Args:
             state: Of `export`.
             with_workers: Whether the workers of the save are still there and will join again;
-                shares wait for them.
+                shares wait for them. Otherwise workers begin to count their steps anew.
         """
         with self._lock:
             self._names, self._num_epochs = state["names"], state["num_epochs"]
@@ -576,14 +578,17 @@ class JobState:
             first_step, repeats, lost_pushes, num_dropped = state["counts"]
             self._repeats, self._num_dropped = repeats, num_dropped
             self._lost_pushes += lost_pushes
-            self._first_step = first_step
+            self._first_step, self._first_samples = first_step, state["first_samples"]
+            if not with_workers:
+                self._first_step += sum(number for _, number, _ in state["numbers"])
+                self._first_samples += sum(samples for _, _, samples in state["numbers"])
+                return
             for worker, number, num_samples in state["numbers"]:
                 known = self._workers.setdefault(worker, _Worker(0, [], is_alive=False))
                 known.number = max(known.number, number)
                 known.samples = max(known.samples, num_samples)
-            if with_workers:
-                self._expected = set(state["alive"]).difference(self.alive_workers())
-                self._expected_until = self._clock() + REJOIN_SECONDS
+            self._expected = set(state["alive"]).difference(self.alive_workers())
+            self._expected_until = self._clock() + REJOIN_SECONDS
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps, for a job that goes on from a checkpoint of another mode."""
