@@ -139,8 +139,8 @@ def wait_for(is_true, seconds=WAIT_SECONDS):
 class Watched(Hook):
     """Notes the begin and the steps of a worker, and obeys the files of the job's folder.
 
-    `pause` has worker -> number of a step after which the worker waits until the file `go` is
-    there. After the strike that kills a worker, the others wait until it is there again, so that
+    `pause` has start of a worker -> numbers of steps after which the worker waits, until the files
+    `go-0`, `go-1` and so on are there. After the strike that kills a worker, the others wait until it is there again, so that
     they do not take all of its work.
     """
 
@@ -157,10 +157,11 @@ class Watched(Hook):
         self._num_steps += 1
         (self._folder / "began" / self.name).write_text(str(self._num_steps))
         if (self._folder / "pause").exists():
-            at = json.loads((self._folder / "pause").read_text()).get(self.name)
-            if at is not None and self._num_steps >= at and not (self._folder / "go").exists():
-                (self._folder / f"{self.name}.waits").touch()
-                wait_for(lambda: (self._folder / "go").exists())
+            steps = json.loads((self._folder / "pause").read_text()).get(self.name, [])
+            for place, step in enumerate(steps):
+                if step == self._num_steps:
+                    (self._folder / f"{self.name}.waits-{place}").touch()
+                    wait_for((self._folder / f"go-{place}").exists)
         if (self._folder / "struck").exists():
             target = json.loads((self._folder / "strike.json").read_text())["target"]
             if target.startswith("worker") and not self.name.startswith(target + "."):

@@ -157,13 +157,19 @@ class Job:
             for role in self.roles.values():
                 print(f"--- {role.name}\n{role.errors[-3000:]}")
 
-    def pause(self, **steps):
-        """Let workers wait after a number of steps: worker_1=5; `go` lets them go on."""
-        values = {f"{name.replace('_', '-')}.1": number for name, number in steps.items()}
+    def pause(self, *steps):
+        """Let each worker wait after some of its steps: one list of numbers for each worker."""
+        values = {f"worker-{worker}.1": list(numbers) for worker, numbers in enumerate(steps)}
         (self.folder / "pause").write_text(json.dumps(values))
 
-    def go(self):
-        (self.folder / "go").touch()
+    def meet(self, place, workers):
+        """Wait until workers are at a pause."""
+        for worker in workers:
+            self.wait_for((self.folder / f"worker-{worker}.1.waits-{place}").exists)
+
+    def go(self, place):
+        """Let all workers go on from a pause."""
+        (self.folder / f"go-{place}").touch()
 
     def strike(self, target, moment, save=1):
         """Let the chief kill a role at a moment of a save."""
@@ -193,6 +199,13 @@ class Job:
     def run(self, *more):
         """Run the job to its end."""
         return self.start_all(*more).wait()
+
+    def run_together(self):
+        """Run the job to its end; no worker makes a second step before all have made one."""
+        self.pause(*[[1]] * self.num_workers)
+        self.start_all().meet(0, range(self.num_workers))
+        self.go(0)
+        return self.wait()
 
     def has_begun(self, name, num_steps=1):
         """Whether a start of a worker has made a number of steps."""

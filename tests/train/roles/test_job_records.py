@@ -102,7 +102,7 @@ def test_saves_equal_the_recorded_updates_of_all_servers_up_to_their_cuts(
     with nursery.job(
         data, record=True, settings=SAVES | settings, **{"--save-every": 30}
     ) as job:
-        ended = job.run()
+        ended = job.run_together()
     saves = checkpoints(job.saves)
     assert len(saves) >= 4  # before the first step, two or more while both push, and the end
     for number, prefix in enumerate(saves):
@@ -112,3 +112,33 @@ def test_saves_equal_the_recorded_updates_of_all_servers_up_to_their_cuts(
     assert_tables_replayed(job, Checkpoint(saves[-1]), None)
     assert ended["job"]["samples"] == 800
     assert counts_of(job.saves) == {i: 1 for i in range(800)}
+    numbers = [line["numbers"] for line in job.lives("ps-0")[0] if line["event"] == "export"]
+    assert numbers[:2] == [{}, {}]  # the second is none of a save
+    assert all(numbers[2][worker] > 0 for worker in "01")  # both had pushed, and went on
+    assert all(numbers[-1][worker] > numbers[2][worker] for worker in "01")
+
+
+@pytest.mark.req("TS-CPUDIST-T6")
+@pytest.mark.parametrize(("num_servers", "num_workers"), [(2, 2), (3, 1), (1, 3)])
+def test_a_job_of_any_size_trains_exactly_the_rest_of_a_job_that_was_killed_whole(
+    nursery, samples, num_servers, num_workers
+):
+    data = samples(800)
+    with nursery.job(data, settings=SAVES, **{"--save-every": 20}) as job:
+        job.pause([1, 41], [1, 35])
+        job.start_all().meet(0, range(2))
+        job.go(0)
+        job.meet(1, range(2))
+        job.wait_for(lambda: len(checkpoints(job.saves)) >= 2)
+        for name in job.roles:
+            job.kill(name)
+    prefix = checkpoints(job.saves)[-1]
+    before, saved = counts_of(prefix), Checkpoint(prefix)
+    assert set(before.values()) == {1}
+    assert 0 < len(before) == 8 * saved.step < 800
+    with nursery.job(data, num_servers, num_workers, settings=SAVES) as resumed:
+        job.saves.rename(resumed.saves)
+        ended = resumed.run("--resume")
+    assert counts_of(resumed.saves) == {i: 1 for i in range(800)}
+    assert (ended["job"]["steps"], ended["job"]["samples"]) == (100, 800)
+    assert ended["job"]["repeats"] == ended["job"]["lost_pushes"] == 0
