@@ -63,19 +63,21 @@ def describe_dense(
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> str:
-    """Return the options of all groups as JSON: learning rates, and all else that is a number."""
+    """Return the options of all groups as JSON: learning rates, and all else that is a number.
+
+    What a schedule keeps in the groups, such as `initial_lr`, is no option of the optimizer.
+    """
+    names = optimizer.defaults
     return json.dumps(
         [
-            {name: value for name, value in group.items() if _is_option(name, value)}
+            {n: value for n, value in group.items() if n in names and _is_option(value)}
             for group in optimizer.param_groups
         ],
         sort_keys=True,
     )
 
 
-def _is_option(name: str, value: Any) -> bool:
-    if name in ("params", "param_names"):
-        return False
+def _is_option(value: Any) -> bool:
     values = value if isinstance(value, tuple) else (value,)
     return all(isinstance(item, bool | int | float) and math.isfinite(item) for item in values)
 

@@ -169,10 +169,15 @@ class ServedDense:
             self._job.import_dense(states)
         self._versions = [0] * len(self._versions)
 
-    def take_all(self) -> None:
-        """Set parameters and optimizer state of this process to those of the servers."""
+    def take_all(self) -> int:
+        """Set parameters and optimizer state of this process to those of the servers.
+
+        Returns:
+            Number of steps of all workers.
+        """
+        num_steps = self._job.read_steps()
         if not self._parameters:
-            return
+            return num_steps
         with torch.no_grad():
             for server, state in enumerate(self._job.export_dense()):
                 self._versions[server] = state.version
@@ -186,6 +191,7 @@ class ServedDense:
                         self._optimizer.state[self._parameters[name]] = states[name]
         with self._lock:
             self._arrived.clear()
+        return num_steps
 
     def read_checkpoint(self, checkpoint: Checkpoint, server: int) -> DenseState:
         """Return what a checkpoint has of the parameters of a server."""
