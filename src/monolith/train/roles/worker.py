@@ -180,6 +180,7 @@ def _go_on(trainer: Trainer, job: JobClient, is_ready: Sequence[bool]) -> None:
     _log.warning("the chief came back; servers %s are restored, the others go on", missing)
     _follow(trainer, job)
     if prefix is not None:
+        trainer.state.note_checkpoint(prefix)
         trainer.served.read_untrained(Checkpoint(prefix))
     trainer.served.send_untrained()
 
