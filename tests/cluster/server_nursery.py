@@ -16,6 +16,7 @@ import torch
 import monolith.cli.ps
 import monolith.cluster.zmq.server_process
 import monolith.table
+import monolith.train.roles.server
 from monolith.cli.main import main
 from monolith.cluster.zmq.extra import load_zmq
 from monolith.cluster.zmq.sessions import Limits
@@ -46,6 +47,7 @@ def serve(arguments, out, records=None, limits=None):
 def run():
     load_zmq()
     torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process imports for two seconds
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
     children, pipes = [], []
     for line in sys.stdin:

@@ -165,11 +165,11 @@ def params_of(flags, *hooks):
     return params
 
 
-def run_case(flags, params):
+def run_case(flags, params, **options):
     """One process of the job, until it ends."""
     discovery = HostServiceDiscovery(folder_of(flags) / "service_discovery")
     with quick_timings(), contextlib.closing(discovery):
-        return cpu_training.distributed_train(config_of(flags), discovery, params)
+        return cpu_training.distributed_train(config_of(flags), discovery, params, **options)
 
 
 def normal_run(flags):
@@ -178,7 +178,7 @@ def normal_run(flags):
 
 def run_with_endless_shutdown(flags):
     with endless_shutdown():
-        return run_case(flags, params_of(flags))
+        return run_case(flags, params_of(flags), shutdown_seconds=0.5)
 
 
 def run_with_late_step(flags):

@@ -206,6 +206,12 @@ class RemoteServers(Servers):
         """Return facts about each server: its number, tables, and whether a job has begun on it."""
         return self._client.call("describe", [()] * len(self))
 
+    def ask(self, server: int, verb: str, *arguments: Any) -> Any:
+        """Return the answer of one server itself to a call of `SERVER_VERBS`."""
+        calls: list[tuple[Any, ...] | None] = [None] * len(self)
+        calls[server] = arguments
+        return self._client.call(verb, calls)[0]
+
     def clients_state(self) -> list[Any]:
         """Return the last writes of each server's clients as JSON accepts them, for a checkpoint.
 

@@ -18,6 +18,7 @@ from monolith.cluster.server_verbs import ROUTINGS, SERVER_VERBS
 from monolith.cluster.servers import LocalServer, ps_label
 from monolith.errors import (
     DataLossError,
+    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
 )
@@ -75,6 +76,7 @@ class ServerHost:
                 f"{num_servers}"
             )
         self.index, self.num_servers = index, num_servers
+        self._first_place = index, num_servers
         self.label = label or ps_label(index)
         self.life = secrets.randbits(63)
         self.values: dict[str, torch.Tensor] = {}
@@ -168,6 +170,42 @@ class ServerHost:
                     f"one of {num_workers} ({self.label}); give all processes the same number"
                 )
             return self._number_of(("job",), self.job)
+
+    def is_called(self, index: int, num_servers: int) -> bool:
+        """Whether a client that looks for a server means this one, also by its first number."""
+        places = (self.index, self.num_servers), self._first_place
+        return (index, num_servers) in places
+
+    def renumber(self, index: int, num_servers: int) -> None:
+        """Become another server of another number of servers; the present place is fine.
+
+        A server that was started with others that are not needed gets its place in this way.
+
+        Raises:
+            FailedPreconditionError: The server has a table or a job.
+            InvalidArgumentError: There is no such place.
+        """
+        if not index < num_servers:
+            raise InvalidArgumentError(
+                f"[ServerHost.renumber] expected index < num_servers, got server {index} of "
+                f"{num_servers} ({self.label})"
+            )
+        with self._lock:
+            if (index, num_servers) == (self.index, self.num_servers):
+                return
+            if self.job is not None or self.table_names:
+                has = "a job" if self.job is not None else f"tables {', '.join(self.table_names)}"
+                raise FailedPreconditionError(
+                    f"[ServerHost.renumber] expected a server without tables and job to become "
+                    f"server {index} of {num_servers}, got one with {has} ({self.label}); start "
+                    "the servers of the job anew"
+                )
+            if self._dense is not None:
+                self._dense.place(index, num_servers)
+            self._server.close()
+            self.index, self.num_servers, self.label = index, num_servers, ps_label(index)
+            self._hosts[SERVER].device = self.label
+            self._server = LocalServer(index, self.label, self._max_message_bytes)
 
     @property
     def is_job_ended(self) -> bool:
@@ -299,6 +337,9 @@ class _ServerCalls(CallHost):
 
     def _do_open_job(self, num_workers: int) -> int:
         return self._server.open_job(num_workers)
+
+    def _do_renumber(self, index: int, num_servers: int) -> None:
+        self._server.renumber(index, num_servers)
 
     def _do_fence(self, clients: list[int]) -> None:
         self._server.fence(clients)

@@ -110,6 +110,7 @@ SERVER_VERBS: Mapping[str, Verb] = MappingProxyType(
         "open_group": Write(_NAMES),
         "open_job": Write(Integer("num_workers", 1, 1 << 20)),
         "open_table": Write(Text("config"), PlacementFields("placement"), _CHANGES_BYTES),
+        "renumber": Write(Integer("index", 0, 1 << 20), Integer("num_servers", 1, 1 << 20)),
         "restore_clients": Write(Text("state")),
         "write_values": Write(NamedValues("values")),
     }

@@ -49,6 +49,7 @@ def get_training_cluster(
     file_timeout_seconds: float = 1800.0,
     sink: MetricsSink | None = None,
     clock: Callable[[], float] = time.monotonic,
+    prepare: Callable[[list[str]], None] | None = None,
 ) -> tuple[Cluster, dict[str, Any]]:
     """Return the cluster as a worker sees it, and the worker's place in it.
 
@@ -74,6 +75,8 @@ def get_training_cluster(
         file_timeout_seconds: Limit on the wait of a worker for the file of the chief.
         sink: Takes `num_left_ps` and `job_waiting` while servers are missing.
         clock: Seconds; only differences count.
+        prepare: Called in the chief with the chosen ones among redundant servers, before the
+            workers can read them.
 
     Returns:
         The cluster, and `{"type": "chief" or "worker", "index": task}`; worker 1 is task 0.
@@ -96,8 +99,12 @@ def get_training_cluster(
     elif index > 0:
         limit = check_timeout("[get_training_cluster]", file_timeout_seconds)
         servers = waits.for_file(path, num_required_ps, limit)
-    elif (servers := _read_servers(path, num_required_ps)) is None:
-        servers = waits.for_servers(num_required_ps, sink or NullSink(), tags)
+    else:
+        servers = _read_servers(path, num_required_ps)
+        if servers is None or not {*servers} <= {*discovery.query(PS_JOB_NAME).values()}:
+            servers = waits.for_servers(num_required_ps, sink or NullSink(), tags)
+        if prepare is not None:
+            prepare(servers)
         make_folder(posixpath.dirname(path))
         write_file(path, ",".join(servers).encode())
     assert len(servers) == num_required_ps

@@ -50,6 +50,7 @@ class BenchmarkConfig:
         index: Number of this worker.
         benchmark_secs: Seconds of the measurement.
         ps_str_overridden: Addresses to select, separated by commas; empty to measure.
+        select: Called on worker 0 with the selected addresses, before other workers get them.
     """
 
     ps_list: list[str]
@@ -58,6 +59,7 @@ class BenchmarkConfig:
     index: int
     benchmark_secs: float = 60.0
     ps_str_overridden: str = ""
+    select: Callable[[list[str]], None] | None = None
 
     def check(self) -> None:
         """Refuse fewer servers than are required.
@@ -180,7 +182,10 @@ class _BenchmarkWorkerHook(Hook):
         self._set("done")
         self._wait(lambda: all(self._flags("done")), _DONE_SECONDS)
         if config.index == 0 and self._has_measured and not self._read("result"):
-            self._write("result", ",".join(self._select()))
+            selected = self._select()
+            if config.select is not None:
+                config.select(selected)
+            self._write("result", ",".join(selected))
         self._wait(lambda: bool(self._read("result")))
         result = self._read("result")
         if not result:

@@ -38,6 +38,9 @@ class EchoServer:
             raise call.arguments[0]
         return call.arguments
 
+    def is_called(self, index, num_servers):
+        return (index, num_servers) == (self.index, self.num_servers)
+
     def is_quick(self, host, verb):
         return verb == "num_rows"
 

@@ -1,50 +1,26 @@
-"""Servers end when the chief asks them, the first one last."""
-
-import pytest
-
-from monolith.cluster.job.shared_state import LocalSharedState
-from monolith.native_training.jobs.ps_end import join_ps, shutdown_ps
-from monolith.native_training.saver.tide import TimeSource
-
-
-class FakeTime:
-    """A clock that sleeping moves on, with what happens at each sleep."""
-
-    def __init__(self, *events):
-        self.now, self.sleeps, self._events = 0.0, [], list(events)
-        self.source = TimeSource(monotonic=lambda: self.now, sleep=self._sleep)
-
-    def _sleep(self, seconds):
-        self.sleeps.append(seconds)
-        self.now += seconds
-        if self._events:
-            self._events.pop(0)()
+from monolith.cluster.discovery import HostServiceDiscovery
+from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
+from monolith.native_training.jobs import started_servers
+from monolith.native_training.jobs.ps_end import shutdown_ps
+from monolith.native_training.jobs.started_servers import StartedServers
+from monolith.native_training.jobs.training_config import DistributedCpuTrainingConfig
 
 
-def test_a_server_stays_until_it_is_asked():
-    shared = LocalSharedState()
-    time = FakeTime(lambda: None, lambda: shutdown_ps(shared, 2))
-    join_ps(shared, 2, 1, source=time.source)
-    assert time.sleeps == [1.0, 1.0]
-
-
-def test_the_first_server_goes_last():
-    shared = LocalSharedState()
-    shutdown_ps(shared, 2)
-    time = FakeTime(lambda: None, lambda: join_ps(shared, 2, 1, source=FakeTime().source))
-    join_ps(shared, 2, 0, source=time.source)
-    assert time.sleeps == [1.0, 1.0]
-
-
-def test_the_first_server_does_not_wait_for_a_dead_one_for_ever(caplog):
-    shared, time = LocalSharedState(), FakeTime()
-    shutdown_ps(shared, 3)
-    join_ps(shared, 3, 1, source=time.source)
-    join_ps(shared, 3, 0, source=time.source)
-    assert time.sleeps == [1.0] * 10
-    assert caplog.records[-1].getMessage() == "servers [2] have not left within 10 s"
-
-
-def test_a_limit_is_checked():
-    with pytest.raises(ValueError, match="expected a limit of at least 0 seconds, got -1"):
-        join_ps(LocalSharedState(), 1, 0, leave_seconds=-1)
+def test_servers_with_and_without_a_place_end_and_one_that_is_gone_is_named(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(started_servers, "_ONE_SECONDS", 0.5)
+    config = DistributedCpuTrainingConfig(num_ps=1, num_extra_ps=2, model_dir=str(tmp_path))
+    discovery = HostServiceDiscovery(tmp_path / "discovery")
+    servers = StartedServers(config, discovery)
+    processes = [ServerProcess(ServerOptions(index, 3)) for index in (0, 2)]
+    for process, index in zip(processes, (0, 2), strict=True):
+        discovery.register("ps", index, process.loop.address)
+    discovery.register("ps", 1, "127.0.0.1:9")
+    servers.settle(servers.addresses([2]))
+    assert servers.places() == [2]
+    shutdown_ps(servers)
+    for process in processes:
+        process.run(0.01)  # returns
+        process.close()
+    assert "server 1 was not ended" in caplog.text

@@ -165,14 +165,18 @@ class DenseShard:
         index: int,
         num_servers: int,
     ) -> None:
-        places = place_parameters(parameters, num_servers)
-        self._own = {n: p for n, p in parameters.items() if places[n] == index}
-        self._optimizer = optimizer
+        self._parameters, self._optimizer = dict(parameters), optimizer
         self._lock = threading.Lock()
+        self.place(index, num_servers)
         self._options = ""
         self._copies: tuple[int, NamedTensors] | None = None  # which readers share
         self.version = 0
         self.lines = describe_dense(parameters, optimizer)
+
+    def place(self, index: int, num_servers: int) -> None:
+        """Take the parameters of a server; only before the first step."""
+        places = place_parameters(self._parameters, num_servers)
+        self._own = {n: p for n, p in self._parameters.items() if places[n] == index}
 
     @property
     def names(self) -> list[str]:

@@ -1,7 +1,9 @@
 """`SharedState`: flags and texts that all processes of a job read and write."""
 
 import threading
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch
 
 from monolith.errors import InvalidArgumentError
 
@@ -92,3 +94,60 @@ class LocalSharedState:
         """See `SharedState`."""
         with self._lock:
             return self._texts.get(name, "")
+
+
+class AskedServers(Protocol):
+    """Servers of which one can be asked: `RemoteServers`."""
+
+    def ask(self, server: int, verb: str, *arguments: Any) -> Any:
+        """Return the answer of one server itself to a call."""
+
+
+class ValuesSharedState:
+    """The shared state of processes before their job begins: named values of server 0.
+
+    Args:
+        servers: Servers, of which the first holds the state.
+    """
+
+    def __init__(self, servers: AskedServers) -> None:
+        self._servers = servers
+
+    def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
+        """See `SharedState`."""
+        if not 0 <= index < size:
+            raise InvalidArgumentError(
+                f"[SharedState.set_flag] expected an index in [0, {size}), got {index} (flags "
+                f"{name!r})"
+            )
+        self._write(_flag_name(name, index), torch.tensor([value], device="cpu"))
+
+    def flags(self, name: str, size: int) -> list[bool]:
+        """See `SharedState`."""
+        names = [_flag_name(name, index) for index in range(size)]
+        values = self._read(names)
+        return [name in values and bool(values[name]) for name in names]
+
+    def set_text(self, name: str, text: str) -> None:
+        """See `SharedState`."""
+        self._write(
+            f"text {name}", torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
+        )
+
+    def text(self, name: str) -> str:
+        """See `SharedState`."""
+        values = self._read([f"text {name}"])
+        return "".join(bytes(value.tolist()).decode() for value in values.values())
+
+    def _write(self, name: str, value: torch.Tensor) -> None:
+        self._servers.ask(0, "write_values", [(name, value)])
+
+    def _read(self, names: list[str]) -> dict[str, torch.Tensor]:
+        known = set(self._servers.ask(0, "value_names"))
+        wanted = [name for name in names if name in known]
+        values = self._servers.ask(0, "read_values", wanted) if wanted else []
+        return dict(zip(wanted, values, strict=True))
+
+
+def _flag_name(name: str, index: int) -> str:
+    return f"flag {name} {index}"

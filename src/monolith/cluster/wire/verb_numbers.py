@@ -28,6 +28,8 @@ _VERBS = (
     *("read_text", "release_job", "set_flag", "set_ready", "set_start_values", "set_steps"),
     *("set_text", "start_values", "step_job", "stop_workers", "take_share", "wait_held"),
     *("watch_job",),
+    # of a server
+    "renumber",
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(

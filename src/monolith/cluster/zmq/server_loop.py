@@ -60,6 +60,9 @@ class CalledServer(Protocol):
     label: str
     life: int
 
+    def is_called(self, index: int, num_servers: int) -> bool:
+        """Whether a client that looks for this server of so many means this one."""
+
     def do(self, host: int, call: Call) -> Any:
         """Do a call of a host; a quick one may return a `Future` of its answer."""
 
@@ -345,13 +348,12 @@ class ServerLoop:
 
     def _greet(self, route: bytes, message: Message, now: float) -> None:
         header, value = message.header, _greeting_of(message)
-        expected = {"index": self._server.index, "num_servers": self._server.num_servers}
         if self._is_draining:
             self._refuse(route, header, "draining", f"{self._server.label} is about to end")
             return
-        if value != expected:
+        if not self._server.is_called(value["index"], value["num_servers"]):
             text = (
-                f"expected a client of server {expected['index']} of {expected['num_servers']}, "
+                f"expected a client of server {self._server.index} of {self._server.num_servers}, "
                 f"got one that looks for {value!r}; check the order of the addresses"
             )
             self._note_refusal("other_servers", text)

@@ -46,13 +46,13 @@ class CpuTrainingConfig:
     hashtable_init_capacity: int = _does(0, "changes nothing: tables grow as they need")
     use_native_multi_hash_table: bool | None = _does(None, _LAYOUT)
     embedding_prefetch_capacity: int = _does(0, "steps whose rows are looked up ahead")
-    enable_embedding_postpush: bool = _does(False, "whether rows are updated during the next step")
+    enable_embedding_postpush: bool = _does(
+        False, "whether rows and dense parameters are updated during the next step"
+    )
     enable_variable_prefetch: bool = _does(
-        False, "whether dense parameters are fetched during a step, for the next one"
+        False, "changes nothing: a step brings dense parameters, or with postpush a read during it"
     )
-    enable_variable_postpush: bool = _does(
-        False, "whether dense parameters are updated during the next step"
-    )
+    enable_variable_postpush: bool = _does(False, "the same as `enable_embedding_postpush`")
     enable_sync_training: bool = _refused(False, _RANKS)
     enable_partial_sync_training: bool = _refused(False, _RANKS)
     enable_gpu_training: bool = _refused(False, _GPU)
@@ -60,7 +60,8 @@ class CpuTrainingConfig:
     merge_sync_training_ckpt: bool = _refused(True, _RANKS)
     mode: str = _does("train", "mode of the task, as `params.mode`")
     partial_recovery: bool | None = _does(
-        None, "changes nothing: a server that comes back restores its own shards"
+        None,
+        "whether 0 of `max_retry_times` means 6; a server that comes back restores its shards",
     )
     tide_start_hour: int | None = _refused(None, _TIDE)
     tide_start_minute: int | None = _refused(None, _TIDE)
@@ -127,7 +128,7 @@ class CpuTrainingConfig:
     use_dataservice: bool | None = _refused(None, "a data service")
     num_extra_dsworker_on_gpu_worker: int = _refused(0, "a data service")
     save_summary_steps: int = _does(100, "changes nothing: summaries have the pace of the sink")
-    log_step_count_steps: int = _does(100, "steps between two reports of figures")
+    log_step_count_steps: int = _does(100, "steps of each worker between two reports of figures")
 
     @property
     def enable_full_sync_training(self) -> bool:
@@ -171,7 +172,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     num_redundant_ps: int = _does(0, "servers that are started beyond those that are needed")
     uuid: str = _does("", "name of the job")
     operation_timeout_in_ms: int = _does(-1, "limit on a call to a server; -1 for the default")
-    session_creation_timeout_secs: int = _does(7200, "limit on the wait for a job to begin")
+    session_creation_timeout_secs: int = _does(7200, "limit on the wait for processes of the job")
     max_retry_times: int = _does(0, "tries after failures that changed the cluster")
     retry_wait_in_secs: int = _does(30, "seconds before a further try")
     fountain_zk_host: str = _refused("", _FOUNTAIN)

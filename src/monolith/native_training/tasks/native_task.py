@@ -43,6 +43,7 @@ from monolith.native_training.tasks.native_params import (
 from monolith.native_training.tasks.step_functions import StepFunctions
 from monolith.native_training.tasks.step_limit import StepLimitHook
 from monolith.native_training.tasks.task_settings import NativeSettings, set_params
+from monolith.native_training.tasks.worker_inputs import WorkerInputs
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
@@ -246,16 +247,31 @@ class NativeTask(Task):
         return {name: hours for table in tables for name, hours in table.evict_every_hours.items()}
 
     def source(self, mode: Mode) -> Iterable[Batch]:
-        """Return the batches of the input function; they can resume where those can."""
-        slots = self._collect() if mode == Mode.TRAIN else None
-        if slots is not None and slots.opened is not None:
+        """Return the batches of the input function; they can resume where those can.
+
+        In a job each worker calls the function, and has a share of its own.
+        """
+        if mode == Mode.TRAIN and task_context.get().server_type == "worker":
+            return WorkerInputs(self._training_data)
+        if mode == Mode.TRAIN:
+            return self._training_data(is_own=True)
+        data = self.create_input_fn(mode)()
+        return self._batches(
+            itertools.islice(data, self._eval_steps()) if mode == Mode.EVAL else data
+        )
+
+    def _training_data(self, is_own: bool) -> Iterable[Batch]:
+        """Return the training data; those that `_collect` has opened are of this process."""
+        slots = self._collect()
+        if is_own and slots.opened is not None:
             data, slots.opened = slots.opened, None
         else:
-            data = self.create_input_fn(mode)()
-        if mode == Mode.TRAIN and self.p.train.repeat:
+            data = self.create_input_fn(Mode.TRAIN)()
+        if self.p.train.repeat:
             return map(self._converted, self._repeated(data))
-        if mode == Mode.EVAL:
-            data = itertools.islice(data, self._eval_steps())
+        return self._batches(data)
+
+    def _batches(self, data: Iterable[Columns | Batch]) -> Iterable[Batch]:
         if hasattr(data, "resume"):
             return InputData(data, self._converted)
         return InputBatches(iter(data), self._converted)
@@ -374,8 +390,8 @@ class NativeTask(Task):
         train, changes = self.p.train, dict[str, Any]()
         if self.p.eval.steps_per_eval != PARAMETERS["eval.steps_per_eval"].default:
             changes["eval_every"] = self.p.eval.steps_per_eval
-        if self.p.mode != "train":
-            changes["checkpoint_dir"] = None  # nothing changes, so there is nothing to save
+        if self.p.mode != "train" or task_context.get().worker_index:
+            changes["checkpoint_dir"] = None  # nothing changes, or the chief saves
         elif asked := [name for name, value in train.items() if "save_" in name and value]:
             if settings.checkpoint_dir is None:
                 raise InvalidArgumentError(

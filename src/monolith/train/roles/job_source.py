@@ -3,12 +3,12 @@
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.job_values import name_of
 from monolith.data import Batch
-from monolith.data.shares import Shares, split_source
+from monolith.data.shares import split_source
 
 _POLL_SECONDS = 0.1
 
@@ -39,7 +39,7 @@ class JobSource(Iterator[Batch]):
         shares: Shares of the task's source.
     """
 
-    def __init__(self, job: JobClient, shares: Shares) -> None:
+    def __init__(self, job: JobClient, shares: "OpenedShares") -> None:
         self._job, self._shares = job, shares
         self._share = ""
         self._batches: Iterator[Batch] | None = None
@@ -122,9 +122,27 @@ class JobSource(Iterator[Batch]):
             self._close_share()
 
 
+class OpenedShares(Protocol):
+    """Shares of a source by name: `Shares`."""
+
+    num_epochs: int | None
+
+    def names(self) -> list[str]:
+        """Return the names of the shares of an epoch."""
+
+    def open(self, name: str, epoch: int, position: Any) -> Any:
+        """Return the batches of a share, from its beginning or from a position on."""
+
+
 def job_source(job: JobClient, source: Iterable[Batch]) -> JobSource:
-    """Return the worker's part of a source; the chief tells the job which shares there are."""
-    shares = split_source(source, job.num_workers)
+    """Return the worker's part of a source; the chief tells the job which shares there are.
+
+    A source with a method `divide(num_workers)` has shares of its own.
+    """
+    divide = getattr(source, "divide", None)
+    shares: OpenedShares = (
+        split_source(source, job.num_workers) if divide is None else divide(job.num_workers)
+    )
     if job.is_chief:
         job.offer(shares.names(), shares.num_epochs)
     return JobSource(job, shares)

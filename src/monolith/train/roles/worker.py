@@ -65,6 +65,7 @@ def run_worker(
     options: WorkerOptions | None = None,
     began: Callable[[Trainer], None] | None = None,
     then: Callable[[Trainer], Any] | None = None,
+    ends_servers: bool = True,
 ) -> JobReport:
     """Train as a worker of a job until the job's data or steps end.
 
@@ -80,8 +81,9 @@ def run_worker(
         hooks: Hooks of this worker.
         metrics: Sink of this worker.
         options: How to wait; None takes the defaults.
-        began: Called before the first step.
+        began: Called before the first step; it may change `Trainer.hooks`.
         then: Called in the chief after the last save, before the servers end.
+        ends_servers: Whether the chief lets the servers end; otherwise the caller does.
 
     Raises:
         InvalidArgumentError: The processes have different tasks, settings or numbers of workers.
@@ -111,7 +113,7 @@ def run_worker(
             result = trainer.fit()
             counts = job.describe()[0]["counts"]
             evaluation = None if then is None or not job.is_chief else then(trainer)
-        if job.is_chief:
+        if job.is_chief and ends_servers:
             job.end()
     return JobReport(result, counts, evaluation)
 
@@ -180,6 +182,7 @@ def _go_on(trainer: Trainer, job: JobClient, is_ready: Sequence[bool]) -> None:
     _log.warning("the chief came back; servers %s are restored, the others go on", missing)
     _follow(trainer, job)
     if prefix is not None:
+        trainer.state.note_checkpoint(prefix)
         trainer.served.read_untrained(Checkpoint(prefix))
     trainer.served.send_untrained()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from monolith.checkpoint import Chain, RestoreMark, Saved, WriteOptions
+from monolith.checkpoint import Chain, Checkpoint, RestoreMark, Saved, WriteOptions
 from monolith.checkpoint.cut import CheckpointSnapshot
 from monolith.checkpoint.state import record_save_time
 from monolith.errors import CancelledError, OpError
@@ -185,8 +185,21 @@ class CheckpointHook(Hook):
         step = self._trainer.state.step
         if self._saved_step is None or step < self._pace.step:
             self._pace.restart(step)
-        if self._saved_step is None or step < self._saved_step:
-            self._saved_step = step
+        if self._saved_step is None:
+            self._saved_step = self._first_saved_step(step)
+        self._saved_step = min(self._saved_step, step)
+
+    def _first_saved_step(self, step: int) -> int:
+        """Return the step of the state that needs no save: that at the beginning.
+
+        A chief of a job that comes back may find steps that no checkpoint has.
+        """
+        trainer = self._trainer
+        if trainer.job is None:
+            return step
+        prefix = trainer.state.checkpoint
+        saved = None if prefix is None else Checkpoint(prefix).step
+        return -1 if saved is None else saved
 
     def follow(self, mark: RestoreMark) -> bool:
         """Whether this hook continues the checkpoint from which the trainer was restored."""
