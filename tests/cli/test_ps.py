@@ -260,6 +260,7 @@ def test_a_folder_of_addresses_finds_the_servers(monolith, nursery, task, tmp_pa
         (["--servers", "127.0.0.1:1", "--transfer", "int8"], 2, "expected transfer as one of"),
         (["--servers", "127.0.0.1:1", "--server-timeout", "0.3"], 1, "is away since"),
         (["--servers", "./no", "--num-servers", "1", "--server-timeout", "0.3"], 1, "got none yet"),
+        (["--servers", "no", "--num-servers", "1", "--server-timeout", "0.3"], 1, "got none yet"),
     ],
 )
 def test_wrong_servers_are_an_error_before_the_run(monolith, task, options, status, text):

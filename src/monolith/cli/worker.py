@@ -82,7 +82,8 @@ def worker(
     flags = run.setting_flags(data, checkpoints, settings, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"worker {index} of {num_workers}: task {task_class.__name__} of {task}"
-    lines = resolved.lines() if index == 0 else []  # the settings of all workers are equal
+    changed = [line for line in resolved.lines() if not line.endswith("(default)")]
+    lines = changed if index == 0 else []  # the settings of all workers are equal
     say("\n".join([title, *(f"  {line}" for line in lines)]))
     run.check_saves(how.checkpoint_dir, **saves)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
