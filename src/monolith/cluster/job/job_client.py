@@ -263,7 +263,7 @@ class JobClient:
                 )
             if now > word:
                 word = now + _WORD_SECONDS
-                _log.info("worker %d waits for %s since %s", self.worker, what, time_text(start))
+                _log.warning("worker %d waits for %s since %s", self.worker, what, time_text(start))
             time.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
