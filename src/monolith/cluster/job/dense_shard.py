@@ -85,7 +85,7 @@ def _is_option(value: Any) -> bool:
 def _are_options(new: Any, group: Mapping[str, Any]) -> bool:
     """Whether new options are of a group, each like the value that it replaces."""
     return type(new) is dict and all(
-        name in group and _is_option(name, group[name]) and _is_like(value, group[name])
+        name in group and _is_option(group[name]) and _is_like(value, group[name])
         for name, value in new.items()
     )
 
