@@ -8,7 +8,6 @@ comes twice is done once (`call_host.py`).
 import concurrent.futures
 import contextlib
 import functools
-import itertools
 import secrets
 import threading
 import time
@@ -21,7 +20,7 @@ from monolith.cluster.call_host import BYE, Call, CallHost
 from monolith.errors import DeadlineExceededError, UnavailableError
 from monolith.table.arguments import WAIT_SECONDS, check_wait, time_text
 
-_MAX_SPREAD = 256  # numbers between the oldest call that runs and the newest
+_MAX_SPREAD = 256  # numbers between the oldest call that runs and the next one
 # Two classes of one meaning until Python 3.11.
 _LOST = (TimeoutError, concurrent.futures.TimeoutError, UnavailableError)
 
@@ -120,7 +119,7 @@ class ShardClient:
             check_wait("ShardClient", timeout_seconds, name)
         self._timeout_seconds, self._num_tries = timeout_seconds, num_tries
         self._client = secrets.randbits(63)
-        self._numbers = itertools.count()
+        self._next_number = 0
         self._running: dict[int, int] = {}  # number -> thread of the caller, oldest first
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.Condition(threading.RLock())
@@ -168,7 +167,7 @@ class ShardClient:
                     f"within {WAIT_SECONDS:g} seconds, got none, and {_MAX_SPREAD} calls after it "
                     f"(table {self._name!r})"
                 )
-            number = next(self._numbers)
+            number, self._next_number = self._next_number, self._next_number + 1
             self._running[number] = threading.get_ident()
             done = next(iter(self._running))
         calls = {
@@ -198,10 +197,10 @@ class ShardClient:
 
         A call inside of the oldest one, such as the end of a cut that is collected, does not wait.
         """
-        if len(self._running) < 2:
+        if not self._running:
             return True
-        (oldest, thread), newest = next(iter(self._running.items())), next(reversed(self._running))
-        return newest - oldest < _MAX_SPREAD or thread == threading.get_ident()
+        oldest, thread = next(iter(self._running.items()))
+        return self._next_number - oldest <= _MAX_SPREAD or thread == threading.get_ident()
 
     def _forget(self, number: int) -> None:
         with self._lock:
