@@ -118,8 +118,9 @@ class ServedDense:
         job, wants_values = self._job, self.wants_values
         with job.pushing(gradients, options, progress, answers, wants_values=wants_values):
             yield
+        with_parameters = set(self._places.values())
         self.staleness = max(
-            (answer.version - 1 - used for answer, used in zip(answers, versions, strict=True)),
+            (answers[server].version - 1 - versions[server] for server in with_parameters),
             default=0,
         )
         if wants_values:
