@@ -1,15 +1,14 @@
 """Jobs of two servers and two workers, each a process, against two trainers alone of one thread.
 
 `job` has a light model with 26 features of dim 16, `job_click` the MLP of `click_model.py` (0.5 MB
-of dense parameters on the servers). Job and trainers take turns; the rate of each is the sum of its
-workers. With `depth` 1 the workers read rows ahead and push on a thread (`prefetch=1, push=1`).
-`job_launch` is the time from `monolith launch` to the first step, `job_hold` the pause of the worker
-that does not save, at a save of the chief.
+of dense parameters on the servers). Job and trainers take turns; the rate of each is the sum of
+its workers. With `depth` 1 the workers read rows ahead and push on a thread (`prefetch=1, push=1`).
+`job_launch` is the time from `monolith launch` to the first step, `job_hold` the pause of the
+worker that does not save, at a save of the chief.
 """
 
 import contextlib
 import functools
-import json
 import os
 import resource
 import shutil
@@ -39,7 +38,7 @@ _FOLDER = ROOT / "build" / "benchmarks" / "job"
 _SAVE_SECONDS = 2.0
 _LAUNCH_LIMIT = 120.0
 
-_LAUNCHED = '''
+_LAUNCHED = """
 import os, time
 import torch
 import monolith as ml
@@ -56,7 +55,8 @@ class Clicks(ml.Task):
     features = (ml.Feature("user", dim=16), ml.Feature("item", dim=16))
 
     def source(self, mode):
-        return ml.data.parquet(self.settings.data[mode]).repeat(1000).batch(self.settings.batch_size)
+        samples = ml.data.parquet(self.settings.data[mode]).repeat(1000)
+        return samples.batch(self.settings.batch_size)
 
     def build(self):
         return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
@@ -68,7 +68,7 @@ class Clicks(ml.Task):
 
     def hooks(self):
         return [Noted()]
-'''
+"""
 
 
 def median_us(costs: Sequence[Costs], role: str) -> float:
@@ -86,7 +86,7 @@ def stage_ms(costs: Sequence[Costs]) -> dict[str, float]:
 
 
 def staleness_of(costs: Sequence[Costs]) -> dict[str, float]:
-    """Return the steps that lookups missed at most, and dense parameters in the mean and at most."""
+    """Return the steps that lookups and dense parameters had missed."""
     replies = [reply for cost in costs for reply in cost.replies]
     return {
         "staleness_max": max(reply["staleness"] for reply in replies),
@@ -189,7 +189,9 @@ def launch_once(folder: str) -> tuple[float, float]:
         while not first.exists():
             if process.poll() is not None or time.time() - start > _LAUNCH_LIMIT:
                 process.kill()
-                raise BenchmarkError(f"[job_launch] expected a step, got: {process.stderr.read()}")
+                raise BenchmarkError(
+                    f"[job_launch] expected a step, got: {process.communicate()[1]}"
+                )
             time.sleep(0.02)
         seconds = float(first.read_text()) - start
     finally:

@@ -1,7 +1,7 @@
 """A worker of the stage `job`, or a trainer alone: trains for some seconds whenever it is told to.
 
-Commands come on stdin and answers go to stdout, a JSON line each (`processes.WorkerProcess`). Between
-two samples the worker waits in the sink of its measurements, after a report.
+Commands come on stdin and answers go to stdout, a JSON line each (`processes.WorkerProcess`).
+Between two samples the worker waits in the sink of its measurements, after a report.
 """
 
 import json
@@ -77,12 +77,12 @@ class TurnSink:
         """Keep a figure of the interval."""
         self._gauges[name] = value
 
-    def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+    def count(self, name: str, number: float, tags: Mapping[str, str]) -> None:
         """Take the number of steps of the interval, whose figures are known by now."""
-        if name == "run/steps" and value:
-            self._num_steps += value
+        if name == "run/steps" and number:
+            self._num_steps += int(number)
             for stage in STAGES:
-                self._sums[stage] += value * self._gauges.get(f"step/{stage}_seconds", 0.0)
+                self._sums[stage] += number * self._gauges.get(f"step/{stage}_seconds", 0.0)
             self._staleness = max(self._staleness, int(self._gauges["train/staleness"]))
 
     def time(self, name: str, value: float, tags: Mapping[str, str]) -> None:
@@ -156,9 +156,7 @@ def main(options: Mapping[str, Any]) -> None:
         sink.reply({})
         return
     with connect_servers(options["servers"], worker=(index, num_workers)) as servers:
-        report = run_worker(
-            task, settings, servers, hooks=[log], metrics=sink, began=log.follow
-        )
+        report = run_worker(task, settings, servers, hooks=[log], metrics=sink, began=log.follow)
     sink.reply({"counts": dict(report.counts)})
 
 
