@@ -119,6 +119,7 @@ def group_calls():
         "pull": (KEYS, splits, True, "float16"),
         "push": (KEYS, splits, flat, counts, stepped, times, [0.1] * 3, torch.ones(3).long()),
         "reinitialize": ("a", KEYS, NOW),
+        **{verb: () for verb in GROUP_VERBS if not GROUP_VERBS[verb].arguments},
     }
 
 
