@@ -397,9 +397,10 @@ class JobClient:
         Workers that do not answer in time are given up: all servers refuse them from then on.
 
         Raises:
-            DeadlineExceededError: The block took so long that workers may have pushed meanwhile.
+            DeadlineExceededError: Workers may have pushed meanwhile: the block took too long, or
+                server 0 was lost with the hold.
         """
-        begin, seconds = time.monotonic(), self._hold_seconds + _CUT_SECONDS
+        seconds, is_whole = self._hold_seconds + _CUT_SECONDS, False
         self._is_holding = True
         hold = self._zero("hold_job", self.worker, int(seconds * 1000))
         try:
@@ -415,15 +416,18 @@ class JobClient:
                 self._all("give_up_workers", workers)
             with self._gate.alone():
                 yield
-            if time.monotonic() - begin > seconds:
+            is_whole = self._zero("release_job", hold)
+            if not is_whole:
                 raise DeadlineExceededError(
                     f"[JobClient.quiet] expected the cuts of all servers within {seconds:g} "
-                    "seconds, after which workers go on, got them later; the save is dropped"
+                    "seconds, after which workers go on, got them later, or a server 0 that was "
+                    "lost meanwhile; the save is dropped"
                 )
         finally:
             self._is_holding = False
-            with contextlib.suppress(OpError):  # the hold ends by itself
-                self._zero("release_job", hold)
+            if not is_whole:
+                with contextlib.suppress(OpError):  # the hold ends by itself
+                    self._zero("release_job", hold)
 
     def export(self) -> list[Any]:
         """Return the state of the job on each server, for a checkpoint; call it in `quiet`."""

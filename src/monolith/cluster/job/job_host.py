@@ -226,8 +226,8 @@ class JobHost(CallHost):
     def _do_note_held(self, worker: int, start: int, hold: int, acknowledged: int) -> None:
         self._job().note_held(worker, start, hold, acknowledged)
 
-    def _do_release_job(self, hold: int) -> None:
-        self._job().release(hold)
+    def _do_release_job(self, hold: int) -> bool:
+        return self._job().release(hold)
 
     def _do_give_up_workers(self, workers: list[int]) -> None:
         for worker in workers:

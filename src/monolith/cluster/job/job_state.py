@@ -269,6 +269,7 @@ class JobState:
             self._acknowledge(found, acknowledged)
             self._give_back(found)
             found.is_alive = False
+            self._end_hold_of(worker)
             self._note_held()
 
     def lose(self, client: int) -> list[int]:
@@ -292,7 +293,13 @@ class JobState:
         worker.is_alive = False
         self._num_dropped += 1
         self._held.discard(number)
+        self._end_hold_of(number)
         self._note_held()
+
+    def _end_hold_of(self, worker: int) -> None:
+        """End the hold of a worker that is gone. Locked."""
+        if self._news.hold and worker == self._holder:
+            self._publish(hold=0)
 
     def _give_back(self, worker: _Worker) -> None:
         self._returned.extend(worker.taken.items())
@@ -509,11 +516,13 @@ class JobState:
                 if number in self._workers:
                     self._drop(number, self._workers[number])
 
-    def release(self, hold: int) -> None:
-        """End a hold; one that has ended already is fine."""
+    def release(self, hold: int) -> bool:
+        """End a hold; return whether it has lasted until now."""
         with self._lock:
-            if hold == self._news.hold:
-                self._publish(hold=0)
+            if hold != self._news.hold:
+                return False
+            self._publish(hold=0)
+            return self._clock() < self._hold_until
 
     def stop(self) -> None:
         """Ask all workers to end after their running step."""
