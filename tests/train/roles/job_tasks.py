@@ -140,8 +140,8 @@ class Watched(Hook):
     """Notes the begin and the steps of a worker, and obeys the files of the job's folder.
 
     `pause` has start of a worker -> numbers of steps after which the worker waits, until the files
-    `go-0`, `go-1` and so on are there. After the strike that kills a worker, the others wait until it is there again, so that
-    they do not take all of its work.
+    `go-0`, `go-1` and so on are there. After a strike that kills a worker, the others wait until it is there again, so that they
+    do not take all of its work.
     """
 
     def __init__(self, folder):
@@ -162,7 +162,15 @@ class Watched(Hook):
                 if step == self._num_steps:
                     (self._folder / f"{self.name}.waits-{place}").touch()
                     wait_for((self._folder / f"go-{place}").exists)
-        if (self._folder / "struck").exists():
-            target = json.loads((self._folder / "strike.json").read_text())["target"]
-            if target.startswith("worker") and not self.name.startswith(target + "."):
-                wait_for(lambda: (self._folder / "began" / f"{target}.2").exists())
+        self._wait_for_struck()
+
+    def _wait_for_struck(self):
+        from tests.train.roles.role_records import strikes_of
+
+        strikes, number = strikes_of(self._folder)
+        if number == 0:
+            return
+        target = strikes[number - 1]["target"]
+        start = 1 + sum(strike["target"] == target for strike in strikes[:number])
+        if target.startswith("worker") and not self.name.startswith(f"{target}."):
+            wait_for((self._folder / "began" / f"{target}.{start}").exists)

@@ -16,7 +16,7 @@ from monolith.launch import RunFolder
 from monolith.launch.job_commands import JobCommands
 from tests.train.roles.job_tasks import wait_for
 from tests.train.roles.role_client import connect_role
-from tests.train.roles.role_records import STRIKE, pid_of
+from tests.train.roles.role_records import STRIKES, pid_of
 
 ROOT = Path(__file__).parents[3]
 TASKS = Path(__file__).with_name("job_tasks.py")
@@ -135,14 +135,14 @@ class Job:
             (folder / "record").touch()
         self._run = RunFolder(str(folder / "run"))
         values = {"folder": folder, "train.threads": 1, **dict(settings)}
+        options = {"--checkpoints": str(self.saves), "--save-every": 0} | options
         self.commands = JobCommands(
             f"{TASKS}:{task}",
             num_servers,
             num_workers,
             data=[data],
             settings=[f"{name}={value}" for name, value in values.items()],
-            worker_options={"--checkpoints": str(self.saves), "--save-every": 0} | options,
-            status_seconds=0.2,
+            worker_options=options,
         )
         self.roles = {}
 
@@ -171,10 +171,13 @@ class Job:
         """Let all workers go on from a pause."""
         (self.folder / f"go-{place}").touch()
 
-    def strike(self, target, moment, save=1):
-        """Let the chief kill a role at a moment of a save."""
-        plan = {"target": target, "moment": moment, "save": save}
-        (self.folder / STRIKE).write_text(json.dumps(plan))
+    def strike(self, *strikes):
+        """Let the chief kill roles, one after another, at moments: (role, moment) each.
+
+        It kills at its first save after the kill before.
+        """
+        plans = [{"target": target, "moment": moment, "save": 1} for target, moment in strikes]
+        (self.folder / STRIKES).write_text(json.dumps(plans))
 
     def start(self, name, *more):
         """Start a role."""
@@ -190,11 +193,11 @@ class Job:
             self.start(role.name, *(more if role.kind == "worker" else ()))
         return self
 
-    def wait(self):
-        """Wait for the ends, which are successes, and return the last object of the chief."""
-        for name, role in sorted(self.roles.items(), reverse=True):  # workers first
-            assert role.wait() == 0, f"{name}: {role.errors[-2000:]}"
-        return self.roles["worker-0"].result
+    def wait(self, name="worker-0"):
+        """Wait for the ends, which are successes, and return the last object of a role."""
+        for _, role in sorted(self.roles.items(), reverse=True):  # workers first
+            assert role.wait() == 0, f"{role.name}: {role.errors[-2000:]}"
+        return self.roles[name].result
 
     def run(self, *more):
         """Run the job to its end."""
@@ -206,6 +209,22 @@ class Job:
         self.start_all().meet(0, range(self.num_workers))
         self.go(0)
         return self.wait()
+
+    def launch(self, *more):
+        """Run the job to its end by `monolith launch`; return the last object."""
+        size = ["--ps", self.num_servers, "--workers", self.num_workers, "--run", self.folder / "r"]
+        data = ["--data", *self.commands.data, "--json"]
+        options = [word for pair in self.commands.worker_options.items() for word in pair]
+        settings = [word for text in self.commands.settings for word in ("--set", text)]
+        words = ["launch", self.commands.task, *size, *data, *options, *settings, *more]
+        self.roles["launch"] = Role(
+            self.nursery,
+            self.folder,
+            "launch",
+            list(map(str, words)),
+            program=[sys.executable, "-S", "-E", str(CLIENT), self.nursery.path, str(self.folder)],
+        )
+        return self.wait("launch")
 
     def has_begun(self, name, num_steps=1):
         """Whether a start of a worker has made a number of steps."""

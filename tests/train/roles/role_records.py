@@ -6,7 +6,6 @@ process id; `steps/ps-0.1` has a JSON line for each thing that the first start o
 before the call that they are about is answered.
 """
 
-import contextlib
 import json
 import os
 import pickle
@@ -24,7 +23,7 @@ from tests.cluster.server_records import record_tables
 MOMENTS = ("before", "held", "cut", "after")
 """When a chief kills: before the hold of a save, while all hold, when all go on, when it is named."""
 
-STRIKE = "strike.json"
+STRIKES = "strikes.json"
 
 
 def record_role(folder, arguments):
@@ -43,7 +42,7 @@ def record_role(folder, arguments):
     path.with_suffix(".new").rename(path)
     if kind == "ps":
         _record_server(folder, folder / "steps" / f"{name}.{number}")
-    elif index == 0 and (folder / STRIKE).exists():
+    elif index == 0 and (folder / STRIKES).exists():
         _strike_at_saves(folder)
 
 
@@ -150,17 +149,27 @@ def _record_dense(path):
 # Kills
 
 
+def strikes_of(folder):
+    """Return the kills that the chief of a job makes, and how many it has made."""
+    path = Path(folder, STRIKES)
+    strikes = json.loads(path.read_text()) if path.exists() else []
+    return strikes, sum(Path(folder, f"struck-{i}").exists() for i in range(len(strikes)))
+
+
 def _strike_at_saves(folder):
-    """Kill a role at a moment of a save, as the file in the folder of the job says; once."""
-    plan = json.loads((folder / STRIKE).read_text())
-    num_begun = 0
+    """Kill roles at moments of saves, as the file in the folder of the job says; each once."""
+    num_begun = 0  # of the saves since the last kill, or the start of this process
 
     def reach(moment):
-        if moment != plan["moment"] or num_begun != plan["save"]:
+        nonlocal num_begun
+        strikes, number = strikes_of(folder)
+        if number == len(strikes):
             return
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(folder / "struck", os.O_CREAT | os.O_EXCL))
-            os.kill(pid_of(folder, plan["target"]), signal.SIGKILL)
+        strike = strikes[number]
+        if moment == strike["moment"] and num_begun == strike["save"]:
+            num_begun = 0
+            (folder / f"struck-{number}").touch()
+            os.kill(pid_of(folder, strike["target"]), signal.SIGKILL)
 
     from monolith.train.saves.checkpoint_hook import CheckpointHook
 

@@ -386,7 +386,8 @@ class JobClient:
         Workers that do not answer in time are given up: all servers refuse them from then on.
 
         Raises:
-            DeadlineExceededError: The block took so long that workers may have pushed meanwhile.
+            DeadlineExceededError: Workers may have pushed meanwhile: the block took too long, or
+                server 0 was lost with the hold.
         """
         begin, seconds = time.monotonic(), self._hold_seconds + _CUT_SECONDS
         self._is_holding, hold = True, 0
