@@ -248,6 +248,13 @@ class JobClient:
             timeout_seconds,
             "the chief to restore or initialise the servers",
         )
+        self._take_number()
+
+    def _take_number(self) -> None:
+        """Go on counting the steps of this worker where a restored job has counted to."""
+        number = self._zero("job_number", self.worker)
+        with self._lock:
+            self.acknowledged = max(self.acknowledged, number)
 
     def await_others(self, timeout_seconds: float) -> bool:
         """Wait until no other worker is a part of the job; return whether that is so."""
@@ -434,6 +441,7 @@ class JobClient:
         state = states[0]["state"]
         numbers = {str(worker): number for worker, number, _ in state["numbers"]}
         self._all("import_job", json.dumps({"numbers": numbers, "state": state}), False)
+        self._take_number()
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps of a job that goes on from a run without a job."""
