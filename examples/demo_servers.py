@@ -5,7 +5,7 @@ runs are `monolith launch examples/clicks_task.py --ps 2 --workers 2`. In the se
 program sends SIGKILL to a server: the launcher starts the server again, and the chief restores
 its rows from the newest checkpoint.
 
-Example: .venv/bin/python examples/demo_servers.py --days 20
+Example: .venv/bin/python examples/demo_servers.py --days 40
 """
 
 import argparse
@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from examples.clicks import BATCH, FEATURES, STEPS_PER_DAY, Batch, Clicks
 from examples.clicks_task import SECONDS_PER_STEP, START_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
-DAYS = 20
+DAYS = 40
 FOLDER = ROOT / "build" / "demo_servers"
 KILLED = "ps-1"
 AUC_SPREAD = 0.003  # largest minus smallest AUC of undisturbed runs: docs/jobs.md, "The demo"
@@ -97,7 +98,7 @@ def table_of(batch: Batch, time_seconds: int) -> pa.Table:
 
 
 def launch(name: str, clicks: Path, folder: Path, num_steps: int, *, with_kill: bool) -> Job:
-    """Run the job; with a kill, end a server by SIGKILL after half of the steps."""
+    """Run the job; with a kill, end a server by SIGKILL after the checkpoint of half the steps."""
     shutil.rmtree(folder, ignore_errors=True)
     command = ["monolith", "launch", "examples/clicks_task.py", "--ps", "2", "--workers", "2"]
     command += ["--data", f"train={clicks}/train", "--data", f"eval={clicks}/held_out.parquet"]
@@ -108,7 +109,7 @@ def launch(name: str, clicks: Path, folder: Path, num_steps: int, *, with_kill: 
     program = [sys.executable, "-m", "monolith.cli.main", *command[1:], "--json"]
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            end = follow(process, num_steps // 2 if with_kill else None)
+            end = follow(process, folder / "saves", num_steps // 2 if with_kill else None)
         finally:
             stop(process)
     if end.get("status") != 0:
@@ -125,26 +126,38 @@ def launch(name: str, clicks: Path, folder: Path, num_steps: int, *, with_kill: 
     )
 
 
-def follow(process: subprocess.Popen[str], kill_step: int | None) -> dict[str, Any]:
+def follow(process: subprocess.Popen[str], saves: Path, kill_step: int | None) -> dict[str, Any]:
     """Read what the launcher reports; return its last report.
 
     Args:
         process: The launcher.
-        kill_step: Step after which a server gets SIGKILL; None kills none.
+        saves: Folder of the checkpoints.
+        kill_step: Step of the checkpoint after which a server gets SIGKILL; None kills none.
     """
     assert process.stdout is not None
     last: dict[str, Any] = {}
     for line in process.stdout:
         last = json.loads(line)
+        if kill_step is not None:
+            (pid,) = (role["pid"] for role in last["roles"] if role["name"] == KILLED)
+            Thread(target=kill_after, args=(process, pid, saves, kill_step)).start()
+            kill_step = None
         print(f"  {last['seconds']:4.1f} s  step {last['step']:3}  {last['rows']:7,} rows", end="")
         states = (f"{role['name']} {role['state']}" for role in last["roles"])
         print(f"  {', '.join(states)}", flush=True)
-        if kill_step is not None and last["step"] >= kill_step:
-            (role,) = (role for role in last["roles"] if role["name"] == KILLED)
-            print(f"  >>>>  kill -9 {role['pid']}: {KILLED} with {role['figures']['rows']:,} rows")
-            os.kill(role["pid"], signal.SIGKILL)
-            kill_step = None
     return last
+
+
+def kill_after(process: subprocess.Popen[str], pid: int, saves: Path, step: int) -> None:
+    """Send SIGKILL to a server when a checkpoint of a step, or of a later one, is complete."""
+    while process.poll() is None:
+        names = (path.name for path in saves.glob("model.ckpt-*.manifest.json"))
+        steps = [int(name.removeprefix("model.ckpt-").partition(".")[0]) for name in names]
+        if max(steps, default=0) >= step:
+            print(f"  >>>>    after the checkpoint of step {max(steps)}: kill -9 {pid}, {KILLED}")
+            os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.02)
 
 
 def stop(process: subprocess.Popen[str]) -> None:
