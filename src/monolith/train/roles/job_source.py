@@ -39,6 +39,8 @@ class JobSource(Iterator[Batch]):
         shares: Shares of the task's source.
     """
 
+    knows_positions = True  # those of the shares are at server 0, and in its part of checkpoints
+
     def __init__(self, job: JobClient, shares: "OpenedShares") -> None:
         self._job, self._shares = job, shares
         self._share = ""
