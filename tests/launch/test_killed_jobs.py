@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from tests.launch.job_reports import lost_pushes, repeats, trained
-from tests.train.roles.test_job_parity import held_out_loss
 from tests.train.roles.role_records import MOMENTS, strikes_of
+from tests.train.roles.test_job_parity import held_out_loss
 
 pytestmark = [pytest.mark.dist, pytest.mark.thorough]
 
@@ -52,9 +52,7 @@ def test_a_job_ends_and_counts_what_was_lost_in_the_whole_matrix(nursery, sample
 @pytest.mark.slow
 @pytest.mark.req("TS-CPUDIST-T6")
 @pytest.mark.parametrize("seed", range(3))
-def test_twenty_kills_leave_the_loss_within_the_spread_of_undisturbed_seeds(
-    nursery, samples, seed
-):
+def test_twenty_kills_leave_the_loss_within_the_spread_of_undisturbed_seeds(nursery, samples, seed):
     held_out = samples(1000, seed=100)
     undisturbed = [held_out_loss(samples(2400, i), held_out, seed=i) for i in range(5)]
     spread = max(undisturbed) - min(undisturbed)

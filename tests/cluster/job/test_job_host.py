@@ -170,11 +170,11 @@ def run(call):
 @pytest.mark.parametrize(
     ("verb", "arguments", "words"),
     [
-        ("join_job", (2, 1, [], "{}", "{}"), r"a worker in \[0, 2\), got 2 \(ps 0\)"),
-        ("join_job", (0, 1, [], "[]", "{}"), "facts as a dict of lists"),
-        ("join_job", (0, 1, [], "{}", '{"number": "1"}'), "held shares and counts"),
-        ("join_job", (0, 1, [], "{", "{}"), "facts as JSON, got"),
-        ("join_job", (0, 1, [], "", "{}"), "facts as a string of 1 to 268435456 characters"),
+        ("join_job", (2, 1, [9], "{}", "{}"), r"a worker in \[0, 2\), got 2 \(ps 0\)"),
+        ("join_job", (0, 1, [9], "[]", "{}"), "facts as a dict of lists"),
+        ("join_job", (0, 1, [9], "{}", '{"number": "1"}'), "held shares and counts"),
+        ("join_job", (0, 1, [9], "{", "{}"), "facts as JSON, got"),
+        ("join_job", (0, 1, [9], "", "{}"), "facts as a string of 1 to 268435456 characters"),
         ("offer_shares", ("5", 1), r"\[JobHost.offer_shares\] expected a list of texts"),
         ("offer_shares", ("[5]", 1), "expected a list of texts in JSON, got '.5.'"),
         ("take_share", (0, 5, 0, "{}"), r"\[JobHost.take_share\] expected a list of texts"),
@@ -321,7 +321,7 @@ def test_a_job_goes_on_after_every_changed_call(data):
             host.do(verb, *arguments, client=2)
         start = 100 + number
         facts = json.dumps(host.job.state._facts)
-        assert "steps" in json.loads(host.do("join_job", 0, start, [], facts, "{}"))
+        assert "steps" in json.loads(host.do("join_job", 0, start, [9 + number], facts, "{}"))
         version = host.do("describe_job")["version"]
         answer = host.do("step_job", 0, start, 1, ones(), "", "", True)
         assert answer[0] == version + 1
