@@ -132,6 +132,9 @@ def server_calls():
         "write_values": (values,),
         "read_values": (["w", "n"],),
         "restore_clients": (clients,),
+        "fence": ([7, 8],),
+        "open_job": (2,),
+        "renumber": (0, 1),
         **{verb: () for verb in SERVER_VERBS if not SERVER_VERBS[verb].arguments},
     }
 
