@@ -33,12 +33,11 @@ def listed_names(text):
 
 
 def reference_modules(text):
-    """Modules of the reference system in the first cells of the tables, but for its tests."""
+    """Modules of the reference system in the first cells of the tables, but for those of its tests."""
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     paths = {word for cell in cells for word in code(cell) if word.endswith(".py")}
-    return {
-        f"monolith.{path[:-3].replace('/', '.')}" for path in paths if not path.endswith("_test.py")
-    }
+    tests = ("_test.py", "_test_binary.py")
+    return {f"monolith.{path[:-3].replace('/', '.')}" for path in paths if not path.endswith(tests)}
 
 
 def is_there(name):
