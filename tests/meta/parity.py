@@ -33,7 +33,7 @@ def listed_names(text):
 
 
 def reference_modules(text):
-    """Modules of the reference system in the first cells of the tables, but for those of its tests."""
+    """Modules of the reference system in the first cells of the tables, without its tests."""
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     paths = {word for cell in cells for word in code(cell) if word.endswith(".py")}
     tests = ("_test.py", "_test_binary.py")
