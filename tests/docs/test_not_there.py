@@ -14,7 +14,7 @@ from tools.acceptance import STATES, read_page
 
 SECTION = page("README.md").partition("## What is not there yet\n")[2].partition("\n## ")[0]
 ABSENT = {
-    "Jobs of several trainers": ["worker"],
+    "Ranks": ["ranks"],
     "Serving": ["serve"],
 }
 
@@ -27,7 +27,7 @@ def bullet(start):
 @pytest.mark.parametrize("start", ABSENT)
 def test_a_part_that_is_not_there_has_no_package_and_no_command(start):
     assert bullet(start)
-    assert not {*ABSENT[start], "worker"} & {*COMMANDS}
+    assert not {*ABSENT[start]} & {*COMMANDS}
     assert not any(is_there(f"monolith.{name}") for name in ABSENT[start])
 
 
