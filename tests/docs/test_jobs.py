@@ -7,6 +7,7 @@ from importlib import import_module
 import pytest
 import typer
 
+from examples import demo_servers
 from monolith.launch import JobEnd, JobStatus, JobView, RoleState, RoleStatus
 from monolith.launch.supervisor import Policy
 from tests.docs.pages import blocks, console_cases, first_cells, first_rows, page
@@ -65,3 +66,7 @@ def test_the_table_of_json_has_every_field():
 
 def test_the_table_of_exits_has_every_status():
     assert first_cells(PAGE, "| exit status |") == ["0", "1", "2", "130, 143, 129"]
+
+
+def test_the_spread_is_that_of_the_demo():
+    assert f"undisturbed runs ({demo_servers.AUC_SPREAD})" in PAGE

@@ -51,11 +51,11 @@ def test_the_summary_compares_the_scores(auc, words):
 @pytest.mark.slow
 def test_a_job_with_a_killed_server_trains_everything(tmp_path):
     program = [sys.executable, str(ROOT / "examples" / "demo_servers.py")]
-    words = [*program, "--days", "4", "--folder", str(tmp_path)]
+    words = [*program, "--days", "12", "--folder", str(tmp_path)]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=500, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     assert "kill -9" in ran.stdout
-    row = r"one server killed +0\.\d{4} +48 +1 +\d+"
+    row = r"one server killed +0\.\d{4} +144 +1 +\d+"
     assert re.search(row, ran.stdout), ran.stdout
     folder = str(tmp_path)
     assert (
