@@ -131,6 +131,8 @@ def server_calls():
         "write_values": (values,),
         "read_values": (["w", "n"],),
         "restore_clients": (clients,),
+        "fence": ([7],),
+        "open_job": (2,),
         **{verb: () for verb in SERVER_VERBS if not SERVER_VERBS[verb].arguments},
     }
 
