@@ -262,6 +262,8 @@ def test_a_server_goes_on_after_every_odd_argument(client):
             for value in odd:
                 arguments = [config_text(CONFIG), PLACE, LOG][: len(facts.arguments)]
                 arguments[i] = value
+                if (verb, value) == ("fence", []):
+                    continue  # nobody to refuse
                 with pytest.raises((MonolithError,)):
                     client(verb, *arguments)
     assert client("table_names") == []

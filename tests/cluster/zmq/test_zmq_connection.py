@@ -1,10 +1,12 @@
+import gc
 import threading
 
 import pytest
 import torch
 import zmq
 
-from monolith.cluster.connection import HostHandle
+from monolith.cluster.connection import HostHandle, RemoteTransport
+from monolith.cluster.transport import ShardClient
 from monolith.cluster.wire.message import Header, Kind, header_bytes, pack, parse
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.sessions import Limits
@@ -418,3 +420,23 @@ def test_a_closed_loop_takes_no_connections():
         connection._loop.close()
         with pytest.raises(FailedPreconditionError, match="expected an open loop"):
             connection._loop.run_soon(print)
+
+
+def test_a_client_that_is_collected_inside_of_a_send_says_goodbye(monkeypatch):
+    server = EchoServer()
+    with serving(server) as loop, connected(loop.address) as connection:
+        clients = [ShardClient("t", [RemoteTransport(connection, HostHandle(), 20.0)])]
+        (client,) = clients
+        assert client.call("num_rows", [()]) == [()]
+        number = client.number
+        del client
+        wait_for_room = connection._wait_for_room
+
+        def collect(*arguments):  # as the garbage collector may, with the lock held
+            clients.clear()
+            gc.collect()
+            wait_for_room(*arguments)
+
+        monkeypatch.setattr(connection, "_wait_for_room", collect)
+        assert ask(connection, sequence=1) == ()
+        assert until(lambda: any(c.verb == "bye" and c.client == number for _, c in server.calls))

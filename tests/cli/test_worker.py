@@ -1,0 +1,44 @@
+"""Options of `monolith worker` that are refused before anything is connected."""
+
+import functools
+
+import pytest
+
+from tests.cli.run import run
+from tests.cli.test_train import TASK
+
+
+@pytest.fixture
+def monolith(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clicks.py").write_text(TASK)
+    return functools.partial(run, capsys, monkeypatch, "worker")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--index", 2, "--num-workers", 2], "expected --index below --num-workers, got 2 of 2"),
+        (["--index", -1], "Invalid value for '--index'"),
+        (["--num-workers", 0], "Invalid value for '--num-workers'"),
+        (["--hold-seconds", 0], "Invalid value for '--hold-seconds'"),
+        (["--num-servers", 2], "--num-servers"),
+        (["--save-every", 5], "--checkpoints"),
+    ],
+)
+def test_a_wrong_option_is_named(monolith, options, words):
+    ran = monolith("clicks.py", "--servers", "127.0.0.1:1", *options)
+    assert (ran.status, ran.out) == (2, "")
+    assert words in " ".join(ran.err.split())
+
+
+def test_a_worker_needs_servers(monolith):
+    ran = monolith("clicks.py")
+    assert ran.status == 2
+    assert "--servers" in ran.err
+
+
+def test_a_folder_of_servers_needs_their_number(monolith, tmp_path):
+    ran = monolith("clicks.py", "--servers", tmp_path)
+    assert ran.status == 2
+    assert "--num-servers" in ran.err
