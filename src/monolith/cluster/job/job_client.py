@@ -139,6 +139,7 @@ class JobClient:
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
         self._offer: tuple[str, int] | None = None  # which a server 0 without shares gets again
+        self._said: dict[tuple[Any, ...], Any] = {}  # flags and texts, likewise
         self._clients: list[int] = []
         self._facts = "{}"
         self._is_joined = self._is_closing = self._is_holding = False
@@ -452,6 +453,7 @@ class JobClient:
 
     def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
         """See `SharedState`."""
+        self._said["set_flag", name, size, index] = value
         self._zero("set_flag", name, size, index, value)
 
     def flags(self, name: str, size: int) -> list[bool]:
@@ -461,6 +463,7 @@ class JobClient:
 
     def set_text(self, name: str, text: str) -> None:
         """See `SharedState`."""
+        self._said["set_text", name] = text
         self._zero("set_text", name, text)
 
     def text(self, name: str) -> str:
@@ -568,6 +571,9 @@ class JobClient:
                 held.add(self._flying)
             text = json.dumps({**vars(held), "number": number, "repeats": self._repeats})
         answer = json.loads(call("join_job", *self._who, self._clients, self._facts, text))
+        if server == 0:
+            for (verb, *where), value in list(self._said.items()):
+                call(verb, *where, value)
         lost = max(0, number - call("job_number", self.worker))
         with self._lock:
             self._lost.update(answer.get("lost", []))
