@@ -59,7 +59,7 @@ class Adds(ml.Task):
         return loss, loss.detach().expand(1)
 
 
-NUM_COMPILED = []
+NUM_COMPILED: list[int] = []
 
 
 def counting(graph, inputs):
