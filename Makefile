@@ -10,11 +10,11 @@ PYTEST := OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 PIP_INSTALL := $(PY) -m pip install --quiet -c constraints.txt
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help build demo test test-fast test-all test-gpu check stubs bench bench-peers bench-history format clean
+.PHONY: help build demo demo-servers test test-fast test-all test-gpu check stubs bench bench-peers bench-history format clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 .venv/.ready: constraints.txt pyproject.toml tools/venv.sh
 	@echo "== creating .venv with the pinned tools"
@@ -35,6 +35,10 @@ demo: build  ## train a ranking model on a stream of new ids, compare, draw a fi
 	.venv/bin/monolith train examples/clicks_task.py --set train.threads=1 --set train.evict_every=12
 	@echo "== the same model beside hashed ids, and a figure"
 	$(PY) examples/demo.py
+
+demo-servers: build  ## train on two servers and two workers, kill a server half-way, compare (a minute)
+	@echo "== the task of examples/clicks_task.py as a job, undisturbed and with a killed server"
+	$(PY) examples/demo_servers.py
 
 test: build  ## run every test but the slow ones, C++ tests also under the thread sanitizer (eight minutes)
 	@echo "== building and running the C++ tests, plain and under the thread sanitizer"

@@ -14,9 +14,9 @@ Run = Mapping[str, Any]
 # Fields that tell the figures of a stage apart; figures that agree in all of them are numbered.
 _SIZES = tuple(
     """
-    name system optimizer precision distribution model rows dim tables features servers batch
-    threads hit_rate bag_size ids ids_per_cell tensors num_tensors samples depth capacity window
-    dictionary warm_memory lines_per_key
+    name system optimizer precision distribution model rows dim tables features servers workers
+    batch threads hit_rate bag_size ids ids_per_cell tensors num_tensors samples depth capacity
+    window dictionary warm_memory lines_per_key
     """.split()  # noqa: SIM905
 )
 _OF_RUN = ("cpu", "cores", "commit")

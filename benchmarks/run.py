@@ -61,6 +61,8 @@ STAGES = (
     "records",
     "trainer",
     "metrics",
+    "job",
+    "job_costs",
 )
 
 

@@ -41,13 +41,20 @@ class ServerCommand:
         index: Number of the server.
         num_servers: Number of servers.
         keys: File of keys; None talks in the clear.
+        task: Task and settings of a job, as arguments of the command.
     """
 
     def __init__(
-        self, bind: str = "127.0.0.1:0", index: int = 0, num_servers: int = 1, keys: str = ""
+        self,
+        bind: str = "127.0.0.1:0",
+        index: int = 0,
+        num_servers: int = 1,
+        keys: str = "",
+        *,
+        task: Sequence[str] = (),
     ) -> None:
         numbers = ["--index", str(index), "--num-servers", str(num_servers)]
-        command = [sys.executable, "-m", "monolith.cli.main", "ps", "--json", *numbers]
+        command = [sys.executable, "-m", "monolith.cli.main", "ps", *task, "--json", *numbers]
         self._process = subprocess.Popen(
             [*command, "--bind", bind, *(["--keys", keys] if keys else [])],
             cwd=ROOT,
@@ -89,14 +96,14 @@ class ServerCommand:
 
 @contextlib.contextmanager
 def running(
-    num_servers: int = 1, *, keys: str = "", is_ipc: bool = False
+    num_servers: int = 1, *, keys: str = "", is_ipc: bool = False, task: Sequence[str] = ()
 ) -> Iterator[list[ServerCommand]]:
     """Run servers, which end with the block."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         commands = []
         for index in range(num_servers):
             bind = f"ipc://{folder}/{index}" if is_ipc else "127.0.0.1:0"
-            commands.append(ServerCommand(bind, index, num_servers, keys))
+            commands.append(ServerCommand(bind, index, num_servers, keys, task=task))
             stack.callback(commands[-1].close)
         yield [command.wait() for command in commands]
 

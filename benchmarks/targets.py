@@ -215,6 +215,11 @@ TARGETS = (
         _ONE_AFTER_THE_OTHER,
     ),
     Target("SIGKILL to first push, 2 M rows [s]", "wire_recovery", 10, _median, (), True),
+    *(
+        Target(f"{words} on 2 + 2 processes: x two trainers alone", name, 0.7, _ratio("local"))
+        for name, words in {"job": "26 features", "job_click": "click model"}.items()
+    ),
+    Target("`monolith launch` to the first step, 2 + 2 [s]", "job_launch", 10, _median, (), True),
     Target(
         "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True
     ),

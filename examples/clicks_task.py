@@ -4,7 +4,7 @@ Example: monolith train examples/clicks_task.py --set days=30
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,16 @@ class Ranker(ml.Task):
     )
     label = "click"
 
-    def source(self, mode: ml.Mode) -> Iterator[ml.data.Batch]:
-        """Batches of the stream, two hours apart; those of eval are of another seed."""
+    def source(self, mode: ml.Mode) -> Iterable[ml.data.Batch]:
+        """Return batches of the files of `--data`; without files, those of the stream."""
+        settings = self.settings
+        if mode not in settings.data:
+            return self._stream(mode)
+        columns = ml.data.Columns(FEATURES, labels=["click"], time="time")
+        return ml.data.parquet(settings.data[mode], columns=columns).batch(settings.batch_size)
+
+    def _stream(self, mode: ml.Mode) -> Iterator[ml.data.Batch]:
+        """Yield batches that are two hours apart; those of eval are of another seed."""
         settings = self.settings
         stream = Clicks(settings.stream_seed + (mode != "train"))
         for step, clicks in zip(range(settings.days * STEPS_PER_DAY), stream, strict=False):

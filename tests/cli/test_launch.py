@@ -57,7 +57,7 @@ def test_roles_get_the_options(launch):
     assert worker.endswith(
         "--checkpoints saves --save-every 5 --save-seconds 2.5 --full-every 3 --save-rate 9.0 "
         "--resume --server-timeout 7.0 --transfer float16 --data a --set train.threads=3 "
-        "--set x=1 --json"
+        "--set x=1 --no-hints --json"
     )
 
 

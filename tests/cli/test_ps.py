@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 
+from monolith.cli.ps import _next_command
 from monolith.cluster.zmq import server_process
 from monolith.cluster.zmq.connect import connect_servers
 from monolith.cluster.zmq.curve_keys import read_keys
@@ -71,6 +72,19 @@ def test_a_server_says_where_it_listens(nursery):
     assert (server.facts["index"], server.facts["num_servers"]) == (1, 3)
     assert server.facts["pid"] == server.pid
     assert server.address.startswith("tcp://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("task", "discovery", "keys", "command"),
+    [
+        (None, None, None, "train TASK --servers all addresses with commas between them"),
+        ("task.py", "job", None, "worker task.py --servers job --num-servers 2"),
+        ("task.py", "job", "k", "worker task.py --servers job --num-servers 2 --keys k"),
+    ],
+)
+def test_a_server_names_the_command_of_its_clients(task, discovery, keys, command):
+    facts = {"address": "tcp://127.0.0.1:7000", "num_servers": 2}
+    assert _next_command(facts, task, discovery, keys) == f"monolith {command}"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +260,7 @@ def test_a_folder_of_addresses_finds_the_servers(monolith, nursery, task, tmp_pa
         (["--servers", "127.0.0.1:1", "--transfer", "int8"], 2, "expected transfer as one of"),
         (["--servers", "127.0.0.1:1", "--server-timeout", "0.3"], 1, "is away since"),
         (["--servers", "./no", "--num-servers", "1", "--server-timeout", "0.3"], 1, "got none yet"),
+        (["--servers", "no", "--num-servers", "1", "--server-timeout", "0.3"], 1, "got none yet"),
     ],
 )
 def test_wrong_servers_are_an_error_before_the_run(monolith, task, options, status, text):

@@ -119,6 +119,7 @@ def group_calls():
         "pull": (KEYS, splits, True, "float16"),
         "push": (KEYS, splits, flat, counts, stepped, times, [0.1] * 3, torch.ones(3).long()),
         "reinitialize": ("a", KEYS, NOW),
+        **{verb: () for verb in GROUP_VERBS if not GROUP_VERBS[verb].arguments},
     }
 
 
@@ -131,6 +132,9 @@ def server_calls():
         "write_values": (values,),
         "read_values": (["w", "n"],),
         "restore_clients": (clients,),
+        "fence": ([7, 8],),
+        "open_job": (2,),
+        "renumber": (0, 1),
         **{verb: () for verb in SERVER_VERBS if not SERVER_VERBS[verb].arguments},
     }
 

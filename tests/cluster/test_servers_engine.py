@@ -102,6 +102,24 @@ def test_a_step_is_one_message_to_each_server_each_way():
         assert [server for server, _, _ in calls] == [ps_label(i) for i in (0, 1, 0, 1)]
 
 
+def test_the_counts_of_all_tables_are_one_message_to_each_server():
+    calls = []
+    with LocalServers(2) as servers:
+        pending = watched(servers, calls)
+        numbers = list(range(100))
+        read(pending, ids_of([numbers], [[7]]))[0].sum().backward()
+        pending.apply()
+        calls.clear()
+        engine = pending.engine
+        stats, reports = engine.stats(), engine.memory_reports()
+        verbs = ["stats", "stats", "memory_report", "memory_report"]
+        assert [verb for _, verb, _ in calls] == verbs
+        assert {name: counts["num_rows"] for name, counts in stats.items()} == {"a": 100, "b": 1}
+        for name, table in engine.tables.items():
+            assert stats[name] == table.stats()
+            assert reports[name] == table.memory_report()
+
+
 def test_the_time_of_each_servers_part_of_a_lookup_goes_to_the_sink():
     sink = MemorySink()
     with LocalServers(2) as servers:

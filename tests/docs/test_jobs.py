@@ -1,17 +1,19 @@
 """The commands, options and fields of docs/jobs.md."""
 
 import re
-import shlex
+import tempfile
 from importlib import import_module
 
+import pytest
 import typer
 
-from monolith.cli.main import COMMANDS
 from monolith.launch import JobEnd, JobStatus, JobView, RoleState, RoleStatus
 from monolith.launch.supervisor import Policy
-from tests.docs.pages import blocks, first_cells, first_rows, page
+from tests.docs.pages import blocks, console_cases, first_cells, first_rows, page
+from tests.docs.shell import Shell
 
-PAGE = page("docs/jobs.md")
+NAME = "docs/jobs.md"
+PAGE = page(NAME)
 
 
 def parameters(name):
@@ -19,19 +21,30 @@ def parameters(name):
     return {option: parameter for parameter in command.params for option in parameter.opts}
 
 
-def test_options_of_the_commands_exist():
-    lines = re.findall(r"^monolith (\S+) (.*)$", "".join(blocks(PAGE, "")), re.M)
-    assert {name for name, _ in lines} == {"launch", "ps", "worker"}
-    for name, words in lines:
-        if name in COMMANDS:
-            options = {word for word in shlex.split(words) if word.startswith("--")}
-            assert options <= parameters(name).keys()
+@pytest.mark.dist
+def test_the_page_works_from_top_to_bottom(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryDirectory() as sockets:  # a short path, and no port that others take
+        hosts = {f"10.0.0.{i}:7000": f"ipc://{sockets}/{i}" for i in (1, 2)}
+        shell = Shell(tmp_path, {**{f"tcp://{host}": hosts[host] for host in hosts}, **hosts})
+        try:
+            shell.run_page(capsys, monkeypatch, NAME)
+            shell.wait()
+        finally:
+            shell.close()
 
 
-def test_options_in_the_text_are_those_of_launch():
-    others = {"--index", "--num-servers", "--num-workers", "--discovery", "--servers"}
-    named = set(re.findall(r"--[a-z][a-z-]+", PAGE)) - others
-    assert named <= parameters("launch").keys()
+def test_every_command_of_the_page_is_run():
+    shown = "".join(blocks(PAGE, "console"))
+    assert {command.split()[1] for command, _ in console_cases(shown)} == {
+        *("launch", "keys", "ps", "worker")
+    }
+    assert "\nmonolith " not in "".join(blocks(PAGE, ""))
+
+
+def test_options_in_the_text_exist():
+    known = {name for command in ("launch", "ps", "worker") for name in parameters(command)}
+    assert {*re.findall(r"--[a-z][a-z-]+", PAGE)} <= known
 
 
 def test_the_numbers_are_the_defaults():

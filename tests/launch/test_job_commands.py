@@ -23,7 +23,7 @@ def test_a_server_gets_the_task_its_place_and_an_address(folder):
     address = folder.ipc_address("ps-1")
     assert lines(folder, 2, 1)["ps-1"] == (
         f"monolith ps task.py --index 1 --num-servers 2 --discovery {folder.discovery} "
-        f"--bind {address} --status-seconds 1 --json"
+        f"--bind {address} --status-seconds 1 --no-hints --json"
     )
 
 
@@ -34,7 +34,7 @@ def test_with_tcp_a_server_takes_a_free_port(folder):
 def test_a_worker_gets_the_servers(folder):
     assert lines(folder, 2, 3)["worker-1"] == (
         f"monolith worker task.py --index 1 --num-workers 3 --servers {folder.discovery} "
-        "--num-servers 2 --json"
+        "--num-servers 2 --no-hints --json"
     )
 
 
@@ -48,10 +48,10 @@ def test_data_and_options_go_to_workers(folder):
 def test_settings_go_to_both(folder):
     roles = lines(folder, 1, 1, settings=["batch_size=8"], settings_file="s.json")
     assert all("--settings s.json" in line for line in roles.values())
-    assert all(line.endswith("--set batch_size=8 --json") for line in roles.values())
+    assert all(line.endswith("--set batch_size=8 --no-hints --json") for line in roles.values())
 
 
 def test_threads_are_a_setting_of_workers_before_those_of_the_user(folder):
     roles = lines(folder, 1, 1, settings=["a=1"], num_threads=2)
-    assert roles["worker-0"].endswith("--set train.threads=2 --set a=1 --json")
+    assert roles["worker-0"].endswith("--set train.threads=2 --set a=1 --no-hints --json")
     assert "train.threads" not in roles["ps-0"]

@@ -107,7 +107,8 @@ def launch(
             view.end(end)
     finally:
         folder.close(is_success=end is not None and end.status == 0)
-    _end(end, folder, can_resume=checkpoints is not None and _has_checkpoint(saves))
+    has_saved = checkpoints is not None and _has_checkpoint(saves)
+    _end(end, folder, checkpoints if has_saved else None)
 
 
 def _check_task(task: str) -> None:
@@ -157,14 +158,22 @@ def _has_checkpoint(saves: str | None) -> bool:
     return saves is None or any(Path(saves).glob("*.manifest.json"))
 
 
-def _end(end: JobEnd, folder: RunFolder, *, can_resume: bool) -> NoReturn:
-    """Print exit code, reason and the next step, and exit."""
+def _end(end: JobEnd, folder: RunFolder, checkpoints: str | None) -> NoReturn:
+    """Print exit code, reason and the next step, and exit.
+
+    Args:
+        end: End of the job.
+        folder: Folder of the logs.
+        checkpoints: Folder with a checkpoint of the job; None without one.
+    """
     num = end.job.num_restarts
     facts = f"{end.job.seconds:.0f} s, {num} restart{'' if num == 1 else 's'}"
     is_removed = folder.is_temporary and end.status == 0
     logs = "" if is_removed else f"; logs: {folder.logs}"
     lines = []
-    if end.status and can_resume:
+    if checkpoints is not None and not end.status:
+        lines = [f"next: monolith inspect {shlex.quote(checkpoints)}"]
+    elif checkpoints is not None:
         words = [word for word in sys.argv[1:] if word != _RESUME]
         lines = [f"to go on: {shlex.join(['monolith', *words, _RESUME])}"]
     say("\n".join([*lines, f"exit {end.status}: {end.reason} ({facts}){logs}"]))

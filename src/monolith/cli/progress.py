@@ -202,10 +202,37 @@ def _scores(metrics: Mapping[str, float]) -> str:
 
 
 def tell_end(
-    task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool, **facts: Any
+    task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool
 ) -> None:
     """Print the result of the run and the next command."""
-    rate = result.num_samples / result.seconds if result.seconds else 0.0
+    _emit_end(result, held_out, as_json)
+    lines = _lines_of_end(f"{result.num_steps:,} steps, ", result, held_out)
+    if held_out is None:
+        lines.append(f"next: monolith train {task} --data eval=PATH, to score held-out samples")
+    else:
+        lines.append(f"next: monolith train {task} --help")
+    say("\n".join(lines))
+
+
+def tell_end_of_worker(
+    index: int, result: FitResult, held_out: dict[str, float] | None, as_json: bool, **facts: Any
+) -> None:
+    """Print the result of a worker; its steps are those of the job, so only samples are named.
+
+    Args:
+        index: Number of the worker.
+        result: Result of the worker.
+        held_out: Figures of held-out data, in the chief.
+        as_json: Whether an object is printed on stdout, too.
+        **facts: Further values of the object.
+    """
+    _emit_end(result, held_out, as_json, event="ended", index=index, **facts)
+    say("\n".join(_lines_of_end(f"worker {index}: ", result, held_out)))
+
+
+def _emit_end(
+    result: FitResult, held_out: dict[str, float] | None, as_json: bool, **facts: Any
+) -> None:
     if as_json:
         emit_json(
             {
@@ -220,8 +247,12 @@ def tell_end(
                 **facts,
             }
         )
+
+
+def _lines_of_end(start: str, result: FitResult, held_out: dict[str, float] | None) -> list[str]:
+    rate = result.num_samples / result.seconds if result.seconds else 0.0
     lines = [
-        f"{result.num_steps:,} steps, {result.num_samples:,} samples in {result.seconds:.1f} s "
+        f"{start}{result.num_samples:,} samples in {result.seconds:.1f} s "
         f"({rate:,.0f} samples/s); ended: {result.ended}",
         f"last: {', '.join(words_of(result.figures)[1:])}",
     ]
@@ -229,7 +260,4 @@ def tell_end(
         lines.append(f"eval at step {step:,}: {_scores(metrics)}")
     if held_out is not None:
         lines.append(f"eval: {_scores(held_out)}")
-        lines.append(f"next: monolith train {task} --help")
-    else:
-        lines.append(f"next: monolith train {task} --data eval=PATH, to score held-out samples")
-    say("\n".join(lines))
+    return lines

@@ -76,6 +76,7 @@ def ps(
         float | None,
         typer.Option(metavar="S", hidden=True, help="With --json, print sizes every S seconds."),
     ] = None,  # for programs, such as `monolith launch`
+    no_hints: run.NoHints = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")] = False,
 ) -> None:
     """Run a parameter server until SIGTERM or Ctrl-C."""
@@ -124,7 +125,10 @@ def ps(
             "pid": os.getpid(),
             "metrics_port": None if process.metrics is None else process.metrics.port,
         }
-        _tell(as_json, {"event": "ready", **facts}, _words_of_start(facts, discovery, keys))
+        text = _words_of_start(facts, keys)
+        if not no_hints:
+            text += f"; next: {_next_command(facts, task, discovery, keys)}"
+        _tell(as_json, {"event": "ready", **facts}, text)
         with _reports(process.health, status_seconds if as_json else None):
             process.run()
         is_drained = process.drain(drain_seconds)
@@ -179,19 +183,27 @@ def _reports(status: Callable[[], dict[str, Any]], seconds: float | None) -> Ite
         thread.join()
 
 
-def _words_of_start(facts: dict[str, Any], discovery: str | None, keys: str | None) -> str:
-    address, num_servers = facts["address"], facts["num_servers"]
+def _words_of_start(facts: dict[str, Any], keys: str | None) -> str:
     text = (
-        f"server {facts['index']} of {num_servers} listens at {address}"
+        f"server {facts['index']} of {facts['num_servers']} listens at {facts['address']}"
         f"{', without keys' if keys is None else ''}"
     )
     if facts["metrics_port"] is not None:
         text += f"; health: http://127.0.0.1:{facts['metrics_port']}/health"
-    servers = address if num_servers == 1 else "all addresses with commas between them"
+    return text
+
+
+def _next_command(
+    facts: dict[str, Any], task: str | None, discovery: str | None, keys: str | None
+) -> str:
+    """Return the command of a worker; without a task, that of a trainer."""
+    num_servers = facts["num_servers"]
+    servers = facts["address"] if num_servers == 1 else "all addresses with commas between them"
     if discovery is not None:
         servers = f"{discovery} --num-servers {num_servers}"
+    command = "train TASK" if task is None else f"worker {task}"
     more = "" if keys is None else f" --keys {keys}"
-    return f"{text}; next: monolith train TASK --servers {servers}{more}"
+    return f"monolith {command} --servers {servers}{more}"
 
 
 def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:

@@ -1,6 +1,7 @@
 """Texts of the command line for errors of a user."""
 
 import linecache
+import sys
 import traceback
 
 from monolith.errors import MonolithError
@@ -19,7 +20,8 @@ def text_of_mistake(error: Exception) -> str | None:
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     if not isinstance(error, MonolithError | OSError) and not text.startswith("["):
         text = f"{type(error).__name__}: {text}"
-    return f"{text}\n  {place}\n  all of it: monolith --traceback train ..."
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "train")
+    return f"{text}\n  {place}\n  all of it: monolith --traceback {command} ..."
 
 
 def text_of_exit(end: SystemExit) -> str | None:

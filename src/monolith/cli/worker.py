@@ -1,6 +1,6 @@
 """`monolith worker`: train as a worker of a job with parameter servers."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,7 +11,7 @@ from monolith.cli.options import run_options as run
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
-from monolith.cli.progress import STATUS_OF_SIGNAL, ProgressHook, TrainProgress, tell_end
+from monolith.cli.progress import STATUS_OF_SIGNAL, ProgressHook, TrainProgress, tell_end_of_worker
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.train import Mode, Trainer
 from monolith.train.roles.worker import JobReport, WorkerOptions, run_worker
@@ -66,6 +66,7 @@ def worker(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    no_hints: run.NoHints = False,
     as_json: run.AsJson = False,
 ) -> None:
     """Train as a worker of a job until the data or the steps of the job end."""
@@ -80,7 +81,10 @@ def worker(
     }
     flags = run.setting_flags(data, checkpoints, settings, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
-    say(f"worker {index} of {num_workers}: task {task_class.__name__} of {task}")
+    title = f"worker {index} of {num_workers}: task {task_class.__name__} of {task}"
+    changed = [line for line in resolved.lines() if not line.endswith("(default)")]
+    lines = changed if index == 0 else []  # the settings of all workers are equal
+    say("\n".join([title, *(f"  {line}" for line in lines)]))
     run.check_saves(how.checkpoint_dir, **saves)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     remote = ServersOptions(
@@ -113,7 +117,7 @@ def worker(
             began=lambda trainer: say(_words_of_begin(trainer, index)),
             then=_evaluated if Mode.EVAL.value in resolved.value.data else None,
         )
-    _tell(task, report, begin, index, as_json)
+    _tell(report, begin, index, as_json, has_hints=not no_hints)
 
 
 def _words_of_begin(trainer: Trainer, index: int) -> str:
@@ -125,18 +129,24 @@ def _evaluated(trainer: Trainer) -> dict[str, float]:
     return trainer.evaluate()
 
 
-def _tell(task: str, report: JobReport, begin: ResumeOptions, index: int, as_json: bool) -> None:
+def _tell(
+    report: JobReport, begin: ResumeOptions, index: int, as_json: bool, *, has_hints: bool
+) -> None:
     """Print the end of the worker and of the job."""
     result, counts = report.result, dict(report.counts)
-    facts: dict[str, Any] = {"event": "ended", "index": index, "job": counts}
-    tell_end(task, result, report.evaluation, as_json, **facts)
+    tell_end_of_worker(index, result, report.evaluation, as_json, job=counts)
     say(
         f"job: {counts['steps']:,} steps, {counts['samples']:,} samples, "
         f"{counts['repeats']:,} trained again, {counts['lost_pushes']:,} pushes lost"
     )
     is_saving = index == 0 and begin.directory is not None
     if result.ended in STATUS_OF_SIGNAL:
-        words = begin.words_of_stop(result) if is_saving else f"worker {index}: {result.ended}"
+        words = f"worker {index}: {result.ended}"
+        if is_saving:
+            words = begin.words_of_stop(result, has_hint=has_hints)
         fail(words, status=STATUS_OF_SIGNAL[result.ended])
     if is_saving:
-        say(f"{begin.words_of_end(result)}; next: monolith inspect {begin.directory}")
+        hint = f"; next: monolith inspect {begin.directory}" if has_hints else ""
+        say(f"{begin.words_of_end(result)}{hint}")
+    elif index == 0:
+        say("nothing is saved: the job has no --checkpoints DIR")

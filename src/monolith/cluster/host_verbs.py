@@ -495,7 +495,9 @@ SHARD_VERBS: Mapping[str, Verb] = MappingProxyType(
 GROUP_VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "lookup": Read(_KEYS, _SPLITS, _STEP, Flag("as_float16")),
+        "memory_report": Read(),
         "pull": Read(_KEYS, _SPLITS, _INITIAL, Dtype("transfer")),
+        "stats": Read(),
         #
         "apply_gradients": Write(
             *(_KEYS, _SPLITS, _FLAT_GRADS, _REPEATS, _IDLE, _RATES, _STEP, _NOW), needs=_training

@@ -283,6 +283,12 @@ class GroupHost(CallHost):
                     table._set_update_calls(number)
             return tuple(self.group._push(push))
 
+    def _do_memory_report(self) -> dict[str, dict[str, int]]:
+        return {name: table._memory_report() for name, table in self.group.tables.items()}
+
+    def _do_stats(self) -> dict[str, dict[str, int]]:
+        return {name: table._stats() for name, table in self.group.tables.items()}
+
     def _do_reinitialize(self, name: str, keys: torch.Tensor, now: int) -> torch.Tensor:
         return self.group._reinitialize_at(name, keys, now)
 

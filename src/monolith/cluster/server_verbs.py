@@ -90,9 +90,9 @@ class Clients(Argument):
     """A list of numbers, such as those of callers."""
 
     def _check(self, call: Checked, value: Any) -> None:
-        is_list = type(value) is list and len(value) <= _MAX_NAMES
+        is_list = type(value) is list and 1 <= len(value) <= _MAX_NAMES
         if not is_list or not all(type(n) is int and 0 <= n < 1 << 63 for n in value):
-            raise call.error(f"{self.name} as a list of at most {_MAX_NAMES} numbers", value)
+            raise call.error(f"{self.name} as a list of 1 to {_MAX_NAMES} numbers", value)
 
 
 _NAMES = Names("names")

@@ -13,6 +13,7 @@ from monolith.cluster.host_verbs import TRANSFERS
 from monolith.cluster.hosts import narrowed
 from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import Servers
+from monolith.cluster.sharded_reads import sum_reports
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.timed_transport import timed
 from monolith.cluster.transport import ShardClient, Transport
@@ -174,6 +175,19 @@ class ServersEngine(EngineBase):
         """End the connections; the servers keep the rows. Closing twice is fine."""
         self._note_closed(next(iter(self.tables)))
         self._client.close()
+
+    def stats(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the counters of each table, with one message to each server."""
+        return self._reports("stats")
+
+    def memory_reports(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the bytes of each table, with one message to each server."""
+        return self._reports("memory_report")
+
+    def _reports(self, verb: str) -> dict[str, dict[str, int]]:
+        self.check_open(f"[Features.{verb}]")
+        answers = self._client.call(verb, [()] * len(self._client.transports))
+        return {name: sum_reports([answer[name] for answer in answers]) for name in self.tables}
 
     def _make_exchange(
         self, features: Sequence[BagFeature], numbers: Mapping[str, int], num_servers: int

@@ -145,10 +145,10 @@ class ShardedReads(TableCalls, ABC):
         return sum(self._ask_all("num_rows"))
 
     def _memory_report(self) -> dict[str, int]:
-        return _together(self._ask_all("memory_report"))
+        return sum_reports(self._ask_all("memory_report"))
 
     def _stats(self) -> dict[str, int]:
-        return _together(self._ask_all("stats"))
+        return sum_reports(self._ask_all("stats"))
 
     def _update_calls(self) -> int:
         return max(map(int, self._ask_all("update_calls")))
@@ -163,8 +163,8 @@ class ShardedReads(TableCalls, ABC):
         return sorted(set().union(*self._ask_all("cursors")))
 
 
-def _together(reports: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Sums of the numbers of all shards; the largest where a number is a maximum."""
+def sum_reports(reports: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Return the sums of the numbers of all shards; the largest where a number is a maximum."""
     total: dict[str, int] = {}
     for report in reports:
         for name, number in report.items():

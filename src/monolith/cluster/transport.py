@@ -8,7 +8,6 @@ comes twice is done once (`call_host.py`).
 import concurrent.futures
 import contextlib
 import functools
-import itertools
 import secrets
 import threading
 import time
@@ -18,10 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from monolith.cluster.call_host import BYE, Call, CallHost
-from monolith.errors import UnavailableError
-from monolith.table.arguments import check_wait, time_text
+from monolith.errors import DeadlineExceededError, UnavailableError
+from monolith.table.arguments import WAIT_SECONDS, check_wait, time_text
 
-_MAX_SPREAD = 256  # numbers between the oldest call that runs and the newest
+_MAX_SPREAD = 256  # numbers between the oldest call that runs and the next one
 # Two classes of one meaning until Python 3.11.
 _LOST = (TimeoutError, concurrent.futures.TimeoutError, UnavailableError)
 
@@ -120,7 +119,7 @@ class ShardClient:
             check_wait("ShardClient", timeout_seconds, name)
         self._timeout_seconds, self._num_tries = timeout_seconds, num_tries
         self._client = secrets.randbits(63)
-        self._numbers = itertools.count()
+        self._next_number = 0
         self._running: dict[int, int] = {}  # number -> thread of the caller, oldest first
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.Condition(threading.RLock())
@@ -162,8 +161,13 @@ class ShardClient:
         Call the function once, in any case; arguments are those of `call`.
         """
         with self._lock:
-            self._lock.wait_for(self._may_begin)
-            number = next(self._numbers)
+            if not self._lock.wait_for(self._may_begin, WAIT_SECONDS):
+                raise DeadlineExceededError(
+                    f"[{self._owner}.{verb}] expected an answer to call {min(self._running)} "
+                    f"within {WAIT_SECONDS:g} seconds, got none, and {_MAX_SPREAD} calls after it "
+                    f"(table {self._name!r})"
+                )
+            number, self._next_number = self._next_number, self._next_number + 1
             self._running[number] = threading.get_ident()
             done = next(iter(self._running))
         calls = {
@@ -193,10 +197,10 @@ class ShardClient:
 
         A call inside of the oldest one, such as the end of a cut that is collected, does not wait.
         """
-        if len(self._running) < 2:
+        if not self._running:
             return True
-        (oldest, thread), newest = next(iter(self._running.items())), next(reversed(self._running))
-        return newest - oldest < _MAX_SPREAD or thread == threading.get_ident()
+        oldest, thread = next(iter(self._running.items()))
+        return self._next_number - oldest <= _MAX_SPREAD or thread == threading.get_ident()
 
     def _forget(self, number: int) -> None:
         with self._lock:

@@ -215,6 +215,12 @@ class FeatureEngine(Protocol):
             times: times of the tables in seconds; checked by the caller.
         """
 
+    def stats(self) -> Mapping[str, Mapping[str, int]]:
+        """Return `BaseTable.stats` of each table, by name."""
+
+    def memory_reports(self) -> Mapping[str, Mapping[str, int]]:
+        """Return `BaseTable.memory_report` of each table, by name."""
+
     def check_open(self, where: str) -> None:
         """Refuse a call after a table or the engine was closed; `where` begins the message."""
 
@@ -260,6 +266,14 @@ class EngineBase:
             raise FailedPreconditionError(
                 f"{where} expected open tables, got a closed one (table {self._closed!r})"
             )
+
+    def stats(self) -> Mapping[str, Mapping[str, int]]:
+        """Return `BaseTable.stats` of each table, by name."""
+        return {name: table.stats() for name, table in self.tables.items()}
+
+    def memory_reports(self) -> Mapping[str, Mapping[str, int]]:
+        """Return `BaseTable.memory_report` of each table, by name."""
+        return {name: table.memory_report() for name, table in self.tables.items()}
 
     def check_finite(self, summed: Summed) -> None:
         """Refuse gradients that a table refuses, before the first table changes."""

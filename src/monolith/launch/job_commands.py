@@ -17,6 +17,7 @@ THREADS_KEY = "train.threads"
 _MAIN = (
     "import sys; sys.path[:] = filter(None, sys.path); from monolith.cli.main import main; main()"
 )
+_MACHINE = ("--no-hints", "--json")  # the launcher reads the output and names the next commands
 PROGRAM = (sys.executable, "-c", _MAIN)
 """Command line of `monolith`, without a subcommand."""
 
@@ -84,7 +85,7 @@ class JobCommands:
 
     def _role(self, kind: str, index: int, words: Sequence[str]) -> Role:
         settings = [word for text in self.settings for word in ("--set", text)]
-        return Role(kind, index, (*self.program, kind, self.task, *words, *settings, "--json"))
+        return Role(kind, index, (*self.program, kind, self.task, *words, *settings, *_MACHINE))
 
 
 def _words(options: Mapping[str, object]) -> list[str]:

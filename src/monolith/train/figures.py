@@ -269,7 +269,7 @@ class TableCounts(NamedTuple):
 
 def table_counts(features: Features) -> TableCounts:
     """Return the counts of all tables together."""
-    stats = [table.stats() for table in features.tables.values()]
+    stats = features.pending.engine.stats().values()
     return TableCounts(
         num_rows=sum(s["num_rows"] for s in stats),
         num_admitted=sum(s["num_inserted"] for s in stats),

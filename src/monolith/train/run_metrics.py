@@ -156,8 +156,8 @@ class MetricsHook(ReportHook):
         self._step_seconds.clear()
 
     def _write_bytes(self) -> None:
-        tables = self._features.tables.values()
-        num_bytes = sum(table.memory_report()["total_bytes"] for table in tables)
+        reports = self._features.pending.engine.memory_reports().values()
+        num_bytes = sum(report["total_bytes"] for report in reports)
         self._sink.gauge("tables/bytes", num_bytes, {})
         self._next_bytes = self._clock() + _BYTES_SECONDS
 

@@ -295,7 +295,7 @@ class RunState:
         elif self.position is not None and hasattr(source, "resume"):
             batches: Iterator[Batch] = source.resume(self.position)
             return batches
-        elif self.step > self.first:
+        elif self.step > self.first and not getattr(source, "knows_positions", False):
             _log.warning(
                 "the source %s has no position in the checkpoint, or no resume; it is read from "
                 "where it is",

@@ -538,7 +538,7 @@ class Trainer:
 
         Cuts of several tables and copies of dense parameters that are made in the block are of one
         moment, as far as this trainer alone changes them, or the workers of its job: they hold
-        their pushes, and the model has the dense parameters of the servers.
+        their pushes, and the model and the step are those of the servers.
 
         Raises:
             DeadlineExceededError: The block took so long that workers may have pushed meanwhile.
@@ -546,7 +546,7 @@ class Trainer:
         self.finish_updates()
         with contextlib.nullcontext() if self.job is None else self.job.quiet():
             if self.served is not None:
-                self.served.take_all()
+                self.run.global_step = max(self.state.step, self.served.take_all())
             yield
 
     @contextlib.contextmanager

@@ -21,6 +21,13 @@ PANELS = MappingProxyType(
     {
         "train": _TRAINING,
         "worker": _TRAINING,
+        "launch": MappingProxyType(
+            {
+                "Job": ("ps", "workers", "run", "restarts", "grace_seconds", "tcp"),
+                "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
+                "Servers": ("server_timeout", "transfer"),
+            }
+        ),
         "ps": MappingProxyType(
             {
                 "Address and keys": ("bind", "discovery", "keys", "insecure"),

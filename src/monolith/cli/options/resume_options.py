@@ -93,10 +93,10 @@ class ResumeOptions:
             return words if result.saves.num_failed else "nothing was saved"
         return f"{words}; step {checkpoint.step or 0:,} is saved at {checkpoint.prefix}"
 
-    def words_of_stop(self, result: FitResult) -> str:
+    def words_of_stop(self, result: FitResult, *, has_hint: bool = True) -> str:
         """Say what happened at Ctrl-C or SIGTERM, and which command goes on."""
         end = self.words_of_end(result)
-        if self._newest() is not None:
+        if has_hint and self._newest() is not None:
             words = [word for word in sys.argv[1:] if word != _RESUME]
             end += f"\nto go on: {shlex.join(['monolith', *words, _RESUME])}"
         return f"{result.ended} after step {result.figures.step:,}, which was finished; {end}"

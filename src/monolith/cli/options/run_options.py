@@ -70,6 +70,12 @@ Profile = Annotated[
     str | None, typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10.")
 ]
 ProfileDir = Annotated[str | None, typer.Option(metavar="DIR", help="Write traces in this folder.")]
+NoHints = Annotated[
+    bool,
+    typer.Option(
+        "--no-hints", hidden=True, help="Name no next commands; `monolith launch` names its own."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
 
 

@@ -1,4 +1,4 @@
-"""Connect `monolith train` to the servers of `--servers`."""
+"""Connect `monolith train` and `monolith worker` to the servers of `--servers`."""
 
 import contextlib
 import os
@@ -64,6 +64,8 @@ class ServersOptions:
             text: Addresses, or a folder.
         """
         is_folder = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
+        if self.num_servers is not None and not {*text} & {*":,"}:
+            is_folder = True  # the first server makes it
         if is_folder and self.num_servers is None:
             fail(f"expected --num-servers N with the folder {text!r} as --servers, got none", 2)
         if not is_folder and self.num_servers is not None:
@@ -74,7 +76,7 @@ class ServersOptions:
             fail(str(error), status=2)
         except OpError as error:
             fail(str(error))
-        say(f"connected to {len(servers)} servers ({text})")
+        say(f"connected to {len(servers)} server{'s' * (len(servers) > 1)} ({text})")
         return servers
 
     def _servers_of(self, text: str, is_folder: bool) -> "RemoteServers":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.checkpoint.state_tree import flatten_state, unflatten_state
-from monolith.errors import InvalidArgumentError
+from monolith.errors import DataLossError, InvalidArgumentError
 
 NamedTensors = list[tuple[str, torch.Tensor]]
 
@@ -63,21 +63,40 @@ def describe_dense(
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> str:
-    """Return the options of all groups as JSON: learning rates, and all else that is a number."""
+    """Return the options of all groups as JSON: learning rates, and all else that is a number.
+
+    What a schedule keeps in the groups, such as `initial_lr`, is no option of the optimizer.
+    """
+    names = optimizer.defaults
     return json.dumps(
         [
-            {name: value for name, value in group.items() if _is_option(name, value)}
+            {n: value for n, value in group.items() if n in names and _is_option(value)}
             for group in optimizer.param_groups
         ],
         sort_keys=True,
     )
 
 
-def _is_option(name: str, value: Any) -> bool:
-    if name in ("params", "param_names"):
-        return False
+def _is_option(value: Any) -> bool:
     values = value if isinstance(value, tuple) else (value,)
     return all(isinstance(item, bool | int | float) and math.isfinite(item) for item in values)
+
+
+def _are_options(new: Any, group: Mapping[str, Any]) -> bool:
+    """Whether new options are of a group, each like the value that it replaces."""
+    return type(new) is dict and all(
+        name in group and _is_option(group[name]) and _is_like(value, group[name])
+        for name, value in new.items()
+    )
+
+
+def _is_like(new: Any, old: Any) -> bool:
+    """Whether a value of JSON may replace an option: a list replaces a tuple."""
+    if isinstance(old, tuple):
+        return type(new) is list and len(new) == len(old) and all(map(_is_like, new, old))
+    if type(old) is bool or type(new) is bool:
+        return type(new) is type(old)
+    return type(new) in (int, float) and math.isfinite(new)
 
 
 class DenseState(NamedTuple):
@@ -196,8 +215,7 @@ class DenseShard:
         try:
             parsed = json.loads(options)
             is_right = len(parsed) == len(groups) and all(
-                type(new) is dict and set(new) <= set(group) - {"params"}
-                for new, group in zip(parsed, groups, strict=True)
+                _are_options(new, group) for new, group in zip(parsed, groups, strict=True)
             )
         except (ValueError, TypeError, RecursionError):
             is_right = False
@@ -260,11 +278,18 @@ class DenseShard:
         """Take over parameters and the optimizer's state.
 
         Raises:
-            InvalidArgumentError: A parameter is not of this server, or of another shape.
+            InvalidArgumentError: A parameter is not of this server, or of another shape, or the
+                state of the optimizer is none; nothing changes.
         """
         for name, value in state.values:
             self._check_like(name, value, "a value")
-        states = state.states()
+        try:
+            states = {name: dict(of_one) for name, of_one in state.states().items()}
+        except (KeyError, TypeError, ValueError, AttributeError, DataLossError) as error:
+            raise InvalidArgumentError(
+                f"[DenseShard.load] expected the state of an optimizer, got {state.tree[:100]!r}: "
+                f"{error!r}"
+            ) from error
         with self._lock, torch.no_grad():
             for name, value in state.values:
                 self._own[name].copy_(value)

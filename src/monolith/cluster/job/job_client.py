@@ -9,13 +9,18 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint import Checkpoint
 from monolith.cluster.gate import Gate
 from monolith.cluster.job.dense_shard import DenseState, NamedTensors
-from monolith.cluster.job.job_state import WATCH_SECONDS, News, Taken, first_difference
+from monolith.cluster.job.job_values import (
+    HeldShares,
+    News,
+    ProgressFields,
+    Taken,
+    first_difference,
+)
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.transport import ShardClient, Transport
 from monolith.errors import (
@@ -37,9 +42,9 @@ HOLD_SECONDS = 30.0
 """Seconds that a save waits for workers to hold their pushes; then silent ones are given up."""
 
 _CUT_SECONDS = 30.0  # which the cuts may take while all hold
+_RESTORE_SECONDS = 600.0  # calls to the server wait meanwhile, up to their own limit
 _POLL_SECONDS = 0.1
 _WORD_SECONDS = 10.0
-_MAX_FINISHED = 100_000
 
 _log = logging.getLogger(__name__)
 
@@ -58,36 +63,6 @@ class StepAnswer(NamedTuple):
     num_steps: int
     repeats: int
     values: NamedTensors
-
-
-_Progress = tuple[str, Any, bool, int]
-"""A `Progress`, as it travels."""
-
-
-@dataclass
-class _Held:
-    """What a worker has.
-
-    Attributes:
-        taken: Share -> position after the last step.
-        finished: Shares that were trained to their end, without very old ones.
-        samples: Number of samples, over all starts of the worker.
-    """
-
-    taken: dict[str, Any]
-    finished: list[str]
-    samples: int
-
-    def add(self, progress: Sequence[_Progress]) -> None:
-        """Note a step."""
-        for share, position, is_last, num_samples in progress:
-            self.samples += num_samples
-            if is_last:
-                self.taken.pop(share, None)
-                self.finished.append(share)
-            elif share in self.taken:
-                self.taken[share] = position
-        del self.finished[:-_MAX_FINISHED]
 
 
 _Calls = Callable[..., Any]
@@ -132,9 +107,10 @@ class JobClient:
         self._watcher = ShardClient("the job", transports[:1], owner="JobClient")
         self._gate = Gate("JobClient", "the job")
         self._lock = threading.Lock()
-        self._held = _Held({}, [], 0)
-        self._flying: list[_Progress] = []  # of the step that not all servers have
+        self._held = HeldShares({}, [], 0)
+        self._flying: list[ProgressFields] = []  # of the step that not all servers have
         self._answered: dict[int, int] = {}  # server -> number of the last step that it has
+        self._counted: dict[int, int] = {}  # server -> number up to which losses are counted
         self._repeats = 0
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
@@ -227,6 +203,12 @@ class JobClient:
         """
         self._clients = [*clients, self._client.number]
         self._facts = json.dumps({name: list(lines) for name, lines in facts.items()})
+        self._join_all()
+        self.servers.renewal = self
+        self._is_joined = True
+        self._thread.start()
+
+    def _join_all(self) -> None:
         answers = self._all("join_job", *self._who, self._clients, self._facts, "{}")
         answer = json.loads(answers[0])
         if answer["fenced"]:
@@ -234,12 +216,11 @@ class JobClient:
         with self._lock:
             self.acknowledged, self.num_steps = answer["number"], answer["steps"]
             self._held.samples = answer["samples"]
-        self.servers.renewal = self
-        self._is_joined = True
-        self._thread.start()
 
     def await_ready(self, timeout_seconds: float) -> None:
         """Wait until the chief has restored or initialised all servers.
+
+        Server 0 may not have known the numbers of this worker before.
 
         Raises:
             DeadlineExceededError: It takes longer.
@@ -249,6 +230,7 @@ class JobClient:
             timeout_seconds,
             "the chief to restore or initialise the servers",
         )
+        self._join_all()
 
     def await_others(self, timeout_seconds: float) -> bool:
         """Wait until no other worker is a part of the job; return whether that is so."""
@@ -282,7 +264,7 @@ class JobClient:
                 )
             if now > word:
                 word = now + _WORD_SECONDS
-                _log.info("worker %d waits for %s since %s", self.worker, what, time_text(start))
+                _log.warning("worker %d waits for %s since %s", self.worker, what, time_text(start))
             time.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
@@ -309,10 +291,17 @@ class JobClient:
         self._offer = json.dumps(list(names)), -1 if num_epochs is None else num_epochs
         self._zero("offer_shares", *self._offer)
 
-    def take(self) -> Taken:
-        """Ask for a share."""
+    def take(self, finished: Sequence[str] = ()) -> Taken:
+        """Ask for a share.
+
+        Args:
+            finished: Shares that had no more batches, so that no step ends them.
+        """
         self.check()
-        taken = Taken(*json.loads(self._zero("take_share", *self._who, self.acknowledged)))
+        with self._lock:
+            self._held.add([(share, None, True, 0) for share in finished])
+        text = json.dumps(list(finished))
+        taken = Taken(*json.loads(self._zero("take_share", *self._who, self.acknowledged, text)))
         if taken.kind == "share":
             with self._lock:
                 self._held.taken[taken.share] = taken.position
@@ -330,7 +319,7 @@ class JobClient:
         self,
         gradients: Sequence[NamedTensors],
         options: str,
-        progress: Sequence[_Progress],
+        progress: Sequence[ProgressFields],
         answers: list[StepAnswer],
         *,
         wants_values: bool,
@@ -398,12 +387,13 @@ class JobClient:
         Workers that do not answer in time are given up: all servers refuse them from then on.
 
         Raises:
-            DeadlineExceededError: The block took so long that workers may have pushed meanwhile.
+            DeadlineExceededError: Workers may have pushed meanwhile: the block took too long, or
+                server 0 was lost with the hold.
         """
         begin, seconds = time.monotonic(), self._hold_seconds + _CUT_SECONDS
-        self._is_holding = True
-        hold = self._zero("hold_job", self.worker, int(seconds * 1000))
+        self._is_holding, hold = True, 0
         try:
+            hold = self._zero("hold_job", self.worker, int(seconds * 1000))
             self._zero("note_held", *self._who, hold, self.acknowledged)
             silent = self._zero("wait_held", hold, int(self._hold_seconds * 1000))
             if silent:
@@ -416,15 +406,18 @@ class JobClient:
                 self._all("give_up_workers", workers)
             with self._gate.alone():
                 yield
-            if time.monotonic() - begin > seconds:
+            over, hold = hold, 0
+            if not self._zero("release_job", over) or time.monotonic() - begin > seconds:
                 raise DeadlineExceededError(
                     f"[JobClient.quiet] expected the cuts of all servers within {seconds:g} "
-                    "seconds, after which workers go on, got them later; the save is dropped"
+                    "seconds and without a restart of server 0, after which workers go on, got "
+                    "them later; the save is dropped"
                 )
         finally:
             self._is_holding = False
-            with contextlib.suppress(OpError):  # the hold ends by itself
-                self._zero("release_job", hold)
+            if hold:
+                with contextlib.suppress(OpError):  # the hold ends by itself
+                    self._zero("release_job", hold)
 
     def export(self) -> list[Any]:
         """Return the state of the job on each server, for a checkpoint; call it in `quiet`."""
@@ -432,9 +425,8 @@ class JobClient:
 
     def load(self, states: Sequence[Any]) -> None:
         """Set the state of the job, of a checkpoint with any number of servers."""
-        state = states[0]["state"]
-        numbers = {str(worker): number for worker, number, _ in state["numbers"]}
-        self._all("import_job", json.dumps({"numbers": numbers, "state": state}), False)
+        text = json.dumps({"numbers": {}, "state": states[0]["state"]})
+        self._all("import_job", text, False)
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps of a job that goes on from a run without a job."""
@@ -504,7 +496,7 @@ class JobClient:
 
     def _obey(self, news: News) -> None:
         """Hold pushes until the hold ends, or its time is over."""
-        end = time.monotonic() + news.hold_seconds
+        end, pause = time.monotonic() + news.hold_seconds, threading.Event()
         with contextlib.suppress(OpError), self._gate.alone():
             self._watcher.call("note_held", [(*self._who, news.hold, self.acknowledged)])
             number, hold = news.number, news.hold
@@ -514,6 +506,9 @@ class JobClient:
                 except AbortedError as error:
                     self._fail(error)
                     return
+                except OpError:  # without news the hold lasts
+                    pause.wait(_POLL_SECONDS)
+                    continue
                 number = news.number
 
     # A server that came back empty
@@ -527,7 +522,7 @@ class JobClient:
             (facts,) = client.call("describe", [()])
             return bool(facts["is_ready"])
 
-        self._await(is_ready, 4 * WATCH_SECONDS, f"the chief to restore server {server}")
+        self._await(is_ready, _RESTORE_SECONDS, f"the chief to restore server {server}")
         return True
 
     def renewed(self, server: int, transport: Transport, checkpoint: Checkpoint | None) -> None:
@@ -545,9 +540,13 @@ class JobClient:
             client.close()
 
     def restore_server(self, server: int, checkpoint: Checkpoint) -> None:
-        """Restore a server that came back empty while no chief was there; its tables are open."""
+        """Restore a server that came back empty while no chief was there; its tables are open.
+
+        Server 0 did not know the numbers of this worker when it joined.
+        """
         self.servers.restore_server(server, checkpoint)
         self._restore_server(server, checkpoint, functools.partial(self._one, server))
+        self._join_all()
 
     def _restore_server(self, server: int, checkpoint: Checkpoint, call: _Calls) -> None:
         """Give a server its dense parameters and its part of the job."""
@@ -574,9 +573,13 @@ class JobClient:
         if server == 0:
             for (verb, *where), value in list(self._said.items()):
                 call(verb, *where, value)
-        lost = max(0, number - call("job_number", self.worker))
+        known = call("job_number", self.worker)
         with self._lock:
-            self._lost.update(answer.get("lost", []))
+            lost = max(0, number - max(known, self._counted.get(server, 0)))
+            self._counted[server] = number
+            for share in answer.get("lost", []):
+                self._lost.add(share)
+                self._held.taken.pop(share, None)
         self.servers.note_lost(server, lost)
         _log.warning("worker %d: server %d has lost %d pushes", self.worker, server, lost)
         (call if server == 0 else self._zero)("note_lost", lost)

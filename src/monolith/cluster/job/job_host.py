@@ -10,13 +10,17 @@ import torch
 from monolith.cluster.call_host import Call, CallHost
 from monolith.cluster.host_verbs import HostFacts, short
 from monolith.cluster.job.dense_shard import DenseShard, DenseState
-from monolith.cluster.job.job_state import JobState, Progress
+from monolith.cluster.job.job_state import JobState
+from monolith.cluster.job.job_values import Progress, check_facts, check_held, is_share
 from monolith.cluster.job.job_verbs import JOB_VERBS
 from monolith.errors import (
+    AbortedError,
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
 )
+
+_MAX_SAMPLES = 1 << 40  # of a step
 
 
 class JobHost(CallHost):
@@ -57,7 +61,9 @@ class JobHost(CallHost):
         self._start_values: list[tuple[str, torch.Tensor]] = []
         self._starts: dict[int, tuple[int, list[int]]] = {}  # worker -> start and callers
         self._numbers: dict[int, int] = {}  # worker -> number of its last step
-        self._steps = threading.Lock()
+        # A step is made and noted before its worker is given up, or not at all. Entered again by
+        # the fence, which releases the callers of a worker here, too.
+        self._steps = threading.RLock()
 
     def _run(self, call: Call) -> Any:
         return getattr(self, f"_do_{call.verb}")(*call.arguments)
@@ -65,12 +71,14 @@ class JobHost(CallHost):
     def release_client(self, client: int, *, is_gone: bool = False) -> None:
         """Give up the worker of a caller that is gone. Thread-safe."""
         super().release_client(client, is_gone=is_gone)
-        for worker, (_, clients) in list(self._starts.items()):
-            if client in clients and not is_gone:
-                del self._starts[worker]
-                self._fence(clients)
-        if self.state is not None:
-            self.state.lose(client)
+        with self._steps:
+            for worker, (_, clients) in list(self._starts.items()):
+                if client in clients:
+                    del self._starts[worker]
+                    if not is_gone:
+                        self._fence(clients)
+            if self.state is not None:
+                self.state.lose(client)
 
     def tick(self) -> None:
         """Answer calls that have waited long enough."""
@@ -151,20 +159,25 @@ class JobHost(CallHost):
                 f"[JobHost.join_job] expected a worker in [0, {self.num_workers}), got {worker} "
                 f"({self.device}); give all processes the same number of workers"
             )
+        given, shares = json.loads(facts), json.loads(held)
+        check_facts(given)
+        check_held(shares)
         answer: dict[str, Any] = {}
-        if self.state is not None:
-            answer = self.state.join(worker, start, clients, json.loads(facts), json.loads(held))
-        old, _ = self._starts.get(worker, (start, []))
-        if old != start:
-            self._fence(self._starts[worker][1])
-        self._starts[worker] = start, clients
+        with self._steps:
+            if self.state is not None:
+                answer = self.state.join(worker, start, clients, given, shares)
+            old, old_clients = self._starts.get(worker, (start, []))
+            if old != start:
+                self._fence(old_clients)
+            self._starts[worker] = start, clients
         return json.dumps(answer)
 
     def _do_leave_job(self, worker: int, start: int, acknowledged: int) -> None:
-        if self._starts.get(worker, (None, []))[0] == start:
-            del self._starts[worker]
-        if self.state is not None:
-            self.state.leave(worker, start, acknowledged)
+        with self._steps:
+            if self._starts.get(worker, (None, []))[0] == start:
+                del self._starts[worker]
+            if self.state is not None:
+                self.state.leave(worker, start, acknowledged)
 
     def _do_step_job(
         self,
@@ -180,9 +193,8 @@ class JobHost(CallHost):
         if gradients or options:
             self._parameters().check(gradients, options)
         steps = _progress_of(progress)
-        with self._steps:  # a step is noted and made, or neither
-            if self.state is not None:
-                self.state.check_worker(worker, start)
+        with self._steps:
+            self._check_worker(worker, start)
             version = 0 if self.dense is None else self.dense.step(gradients, options)
             num_steps = repeats = 0
             if self.state is not None:
@@ -190,6 +202,13 @@ class JobHost(CallHost):
             self._numbers[worker] = max(number, self._numbers.get(worker, 0))
         values = self._parameters().read(-1)[1] if wants_values and self.dense is not None else []
         return version, num_steps, repeats, values
+
+    def _check_worker(self, worker: int, start: int) -> None:
+        if self._starts.get(worker, (None, []))[0] != start:
+            raise AbortedError(
+                f"[JobHost.step_job] expected a worker of the job, got worker {worker}, which was "
+                f"given up, or was replaced by a new start ({self.device}); start it again"
+            )
 
     def _do_import_dense(
         self,
@@ -203,13 +222,14 @@ class JobHost(CallHost):
     def _do_import_job(self, state: str, with_workers: bool) -> None:
         value = json.loads(state)
         try:
-            self._numbers = {int(worker): int(n) for worker, n in value["numbers"].items()}
+            numbers = {int(worker): int(n) for worker, n in value["numbers"].items()}
             if self.state is not None and value["state"] is not None:
                 self.state.load(value["state"], with_workers=with_workers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLossError(
                 f"[JobHost.import_job] expected the job of a save, got {short(state)}: {error!r}"
             ) from error
+        self._numbers = numbers
 
     def _do_set_start_values(self, values: list[tuple[str, torch.Tensor]]) -> None:
         self._start_values = [(name, value.clone()) for name, value in values]
@@ -226,24 +246,26 @@ class JobHost(CallHost):
     def _do_note_held(self, worker: int, start: int, hold: int, acknowledged: int) -> None:
         self._job().note_held(worker, start, hold, acknowledged)
 
-    def _do_release_job(self, hold: int) -> None:
-        self._job().release(hold)
+    def _do_release_job(self, hold: int) -> bool:
+        return self._job().release(hold)
 
     def _do_give_up_workers(self, workers: list[int]) -> None:
-        for worker in workers:
-            _, clients = self._starts.pop(worker, (0, []))
-            self._fence(clients)
-        if self.state is not None:
-            self.state.give_up(workers)
+        with self._steps:
+            if self.state is not None:
+                self.state.give_up(workers)
+            for worker in workers:
+                _, clients = self._starts.pop(worker, (0, []))
+                self._fence(clients)
 
     def _do_note_lost(self, pushes: int) -> None:
         self._job().note_lost(pushes)
 
     def _do_offer_shares(self, names: str, epochs: int) -> None:
-        self._job().offer(json.loads(names), None if epochs < 0 else epochs)
+        self._job().offer(_texts_of(names, "offer_shares"), None if epochs < 0 else epochs)
 
-    def _do_take_share(self, worker: int, start: int, acknowledged: int) -> str:
-        return json.dumps(self._job().take(worker, start, acknowledged))
+    def _do_take_share(self, worker: int, start: int, acknowledged: int, finished: str) -> str:
+        shares = _texts_of(finished, "take_share")
+        return json.dumps(self._job().take(worker, start, acknowledged, shares))
 
     def _do_set_flag(self, name: str, size: int, index: int, value: bool) -> None:
         self._job().shared.set_flag(name, size, index, value)
@@ -258,13 +280,25 @@ class JobHost(CallHost):
         self._job().stop()
 
 
+def _texts_of(text: str, verb: str) -> list[str]:
+    texts: list[str] = json.loads(text)
+    if type(texts) is not list or not all(type(item) is str for item in texts):
+        raise InvalidArgumentError(
+            f"[JobHost.{verb}] expected a list of texts in JSON, got {text[:100]!r}"
+        )
+    return texts
+
+
 def _progress_of(text: str) -> list[Progress]:
     if not text:
         return []
     try:
         steps = [Progress(*entry) for entry in json.loads(text)]
         is_right = all(
-            type(step.share) is str and type(step.is_last) is bool and type(step.num_samples) is int
+            is_share(step.share)
+            and type(step.is_last) is bool
+            and type(step.num_samples) is int
+            and 0 <= step.num_samples <= _MAX_SAMPLES
             for step in steps
         )
     except (ValueError, TypeError, RecursionError):

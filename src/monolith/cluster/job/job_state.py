@@ -1,7 +1,6 @@
 """`JobState`: what server 0 knows of a job: its workers, the data they share out, and holds."""
 
-import itertools
-import json
+import secrets
 import threading
 import time
 from collections import deque
@@ -10,6 +9,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from monolith.cluster.job.job_values import (
+    Counts,
+    News,
+    Progress,
+    SavedJob,
+    Taken,
+    first_difference,
+    name_of,
+    share_of,
+)
 from monolith.cluster.job.shared_state import LocalSharedState
 from monolith.data.str_queue import StrQueue
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
@@ -23,50 +32,8 @@ REJOIN_SECONDS = 15.0
 _MAX_SHARES = 1_000_000
 
 
-class Progress(NamedTuple):
-    """What one worker step has trained of a share.
-
-    Attributes:
-        share: Share, as `take` gave it.
-        position: Position in the share after the step.
-        is_last: Whether the step ends the share.
-        num_samples: Number of samples of the step in this share.
-    """
-
-    share: str
-    position: Any
-    is_last: bool
-    num_samples: int
-
-
-class Taken(NamedTuple):
-    """The answer to a worker that asks for data.
-
-    Attributes:
-        kind: "share", "wait" (ask again: others may give a share back), or "end".
-        share: Share, if there is one.
-        position: Position after what was trained of the share; None is its begin.
-    """
-
-    kind: str
-    share: str = ""
-    position: Any = None
-
-
-class News(NamedTuple):
-    """What a worker watches.
-
-    Attributes:
-        number: Counts changes of the rest.
-        hold: Number of the hold for which pushes must wait; 0 without one.
-        hold_seconds: Seconds for which a hold lasts at most.
-        is_stopping: Whether workers are to end after their running step.
-    """
-
-    number: int
-    hold: int
-    hold_seconds: float
-    is_stopping: bool
+_Silent = list[tuple[int, list[int]]]
+"""Workers, each with its callers."""
 
 
 class _Applied(NamedTuple):
@@ -88,24 +55,6 @@ class _Worker:
     samples: int = 0  # over all starts
     taken: dict[str, Any] = field(default_factory=dict)  # share -> position
     unacknowledged: list[_Applied] = field(default_factory=list)
-
-
-class Counts(NamedTuple):
-    """Numbers of a job since its begin.
-
-    Attributes:
-        steps: Worker steps that were applied.
-        samples: Samples of these steps.
-        repeats: Samples that were trained more than once.
-        lost_pushes: Pushes that a server had done and lost, over all servers.
-        dropped: Workers that were given up, with or without a restart.
-    """
-
-    steps: int
-    samples: int
-    repeats: int
-    lost_pushes: int
-    dropped: int
 
 
 class JobState:
@@ -130,7 +79,8 @@ class JobState:
         self._lock = threading.RLock()
         self._workers: dict[int, _Worker] = {}
         self._facts: dict[str, Any] | None = None
-        self._first_step = self._repeats = self._lost_pushes = self._num_dropped = 0
+        self._first_step = self._first_samples = 0
+        self._repeats = self._lost_pushes = self._num_dropped = 0
         # Data
         self._names: list[str] | None = None  # of the shares of an epoch
         self._epoch, self._num_epochs = -1, 0
@@ -140,13 +90,14 @@ class JobState:
         self._expected: set[int] = set()
         self._expected_until = 0.0
         # Holds
-        self._news = News(0, 0, 0.0, False)
+        # Drawn, so that who watches notes that a server came back.
+        self._news = News(secrets.randbits(40), 0, 0.0, False)
         self._num_holds = 0
         self._hold_until = 0.0
         self._holder = 0
         self._held: set[int] = set()
-        self._waiter: Future[list[tuple[int, list[int]]]] | None = None
-        self._watches: list[tuple[float, int, Future[News]]] = []
+        self._waiters: list[tuple[float, Future[_Silent]]] = []
+        self._watches: list[tuple[float, Future[News]]] = []
 
     def _new_queue(self) -> StrQueue:
         return StrQueue(auto_enqueue_fn=self._next_epoch, capacity=_MAX_SHARES, name="shares")
@@ -212,7 +163,7 @@ class JobState:
             workers = self._workers.values()
             return Counts(
                 self._first_step + sum(worker.number for worker in workers),
-                sum(worker.samples for worker in workers),
+                self._first_samples + sum(worker.samples for worker in workers),
                 self._repeats,
                 self._lost_pushes,
                 self._num_dropped,
@@ -231,24 +182,24 @@ class JobState:
 
     def _take_back(self, worker: _Worker, held: Mapping[str, Any]) -> list[str]:
         """Note the shares that a worker has; return those that another one has by now. Locked."""
-        lost = []
-        for share in held.get("finished", ()):
-            self._remove(share)
-        for share, position in held.get("taken", {}).items():
-            if share in worker.taken:
-                continue
-            if any(share in other.taken for other in self._workers.values() if other.is_alive):
-                lost.append(share)
-                continue
-            self._remove(share)
-            worker.taken[share] = position
+        others = {share for other in self._workers.values() for share in other.taken}
+        taken = {n: p for n, p in held.get("taken", {}).items() if n not in worker.taken}
+        lost = [share for share in taken if share in others]
+        worker.taken |= {n: position for n, position in taken.items() if n not in others}
+        self._remove({*held.get("finished", ()), *taken}.difference(others))
         return lost
 
-    def _remove(self, share: str) -> None:
-        kept = [(name, position) for name, position in self._returned if name != share]
-        if len(kept) == len(self._returned):
-            self._gone.add(share)
-        self._returned = deque(kept)
+    def _remove(self, shares: set[str]) -> None:
+        """Hand some shares out no more, now and when their epoch begins. Locked."""
+        returned = {share for share, _ in self._returned}
+        self._returned = deque(item for item in self._returned if item[0] not in shares)
+        queue = self._queue.state_dict()
+        waiting = set(queue["elements"][queue["offset"] :])
+        self._gone |= {
+            share
+            for share in shares.difference(returned)
+            if share in waiting or name_of(share)[0] > self._epoch
+        }
 
     def _worker(self, worker: int, start: int) -> _Worker:
         found = self._workers.get(worker)
@@ -266,9 +217,7 @@ class JobState:
             if found is None or found.start != start or not found.is_alive:
                 return
             self._acknowledge(found, acknowledged)
-            self._give_back(found)
-            found.is_alive = False
-            self._note_held()
+            self._end_worker(worker, found)
 
     def lose(self, client: int) -> list[int]:
         """Give up the worker of a caller that is gone; return the worker's callers."""
@@ -280,22 +229,27 @@ class JobState:
         return []
 
     def _drop(self, number: int, worker: _Worker) -> None:
-        """Give up a worker: steps that not all servers may have are made once more. Locked."""
-        if not worker.is_alive:
-            return
+        """Give up a worker that has not left. Locked."""
+        if worker.is_alive:
+            self._num_dropped += 1
+            self._end_worker(number, worker)
+
+    def _end_worker(self, number: int, worker: _Worker) -> None:
+        """Hand out what a worker has: steps that not all servers may have are made again. Locked.
+
+        A hold of the worker ends: it says so to the holder, whose cut may have missed pushes.
+        """
         for applied in reversed(worker.unacknowledged):
             self._repeats += applied.num_samples
             worker.taken[applied.share] = applied.before
         worker.unacknowledged.clear()
-        self._give_back(worker)
-        worker.is_alive = False
-        self._num_dropped += 1
-        self._held.discard(number)
-        self._note_held()
-
-    def _give_back(self, worker: _Worker) -> None:
         self._returned.extend(worker.taken.items())
         worker.taken.clear()
+        worker.is_alive = False
+        self._held.discard(number)
+        if self._news.hold and self._holder == number:
+            self._end_hold()
+        self._note_held()
 
     def alive_workers(self) -> list[int]:
         """Return the numbers of the workers that have joined and not left."""
@@ -308,7 +262,15 @@ class JobState:
         """Set the shares of an epoch, and the number of epochs; None never ends.
 
         After a restore the shares of the save are kept: those of a run before, to its end.
+
+        Raises:
+            InvalidArgumentError: There are too many shares.
         """
+        if len(names) > _MAX_SHARES:
+            raise InvalidArgumentError(
+                f"[JobState.offer] expected at most {_MAX_SHARES} shares, got {len(names)}; put "
+                "the data into fewer files"
+            )
         with self._lock:
             if self._names is not None:
                 return
@@ -327,13 +289,16 @@ class JobState:
         self._epoch += 1
         return [share_of(self._epoch, name) for name in names], False
 
-    def take(self, worker: int, start: int, acknowledged: int) -> Taken:
+    def take(
+        self, worker: int, start: int, acknowledged: int, finished: Sequence[str] = ()
+    ) -> Taken:
         """Return a share for a worker.
 
         Args:
             worker: Number of the worker.
             start: Start of the worker.
             acknowledged: Number of the worker's last step that all servers have.
+            finished: Shares of the worker that had no more batches, so that no step ends them.
 
         Raises:
             AbortedError: The worker was given up.
@@ -341,6 +306,8 @@ class JobState:
         with self._lock:
             found = self._worker(worker, start)
             self._acknowledge(found, acknowledged)
+            for share in finished:
+                found.taken.pop(share, None)
             if self._news.is_stopping:
                 return Taken("end")
             if self._names is None or self._is_expecting():
@@ -427,16 +394,15 @@ class JobState:
             if self._news.number != number:
                 future.set_result(self._news)
             else:
-                self._watches.append((self._clock() + WATCH_SECONDS, worker, future))
+                self._watches.append((self._clock() + WATCH_SECONDS, future))
         return future
 
     def _publish(self, **changes: Any) -> None:
         """Change the news, and tell them to all who watch. Locked."""
         self._news = self._news._replace(number=self._news.number + 1, **changes)
         watches, self._watches = self._watches, []
-        for _, _, future in watches:
-            if not future.done():
-                future.set_result(self._news)
+        for _, future in watches:
+            future.set_result(self._news)
 
     def hold(self, holder: int, seconds: float) -> int:
         """Ask all workers but one to hold their next pushes; return the number of the hold.
@@ -447,11 +413,11 @@ class JobState:
             FailedPreconditionError: Another hold lasts.
         """
         with self._lock:
-            if self._news.hold and self._clock() < self._hold_until:
+            self._end_late_hold()
+            if self._news.hold:
                 raise FailedPreconditionError(
                     f"[JobState.hold] expected no hold that lasts, got number {self._news.hold}; "
-                    "two processes save at once, or a chief that was killed has just begun: try "
-                    "again"
+                    "two processes save at once: try again"
                 )
             self._num_holds += 1
             self._holder, self._held = holder, set()
@@ -471,20 +437,24 @@ class JobState:
                 self._held.add(worker)
                 self._note_held()
 
-    def await_held(self, hold: int, seconds: float) -> "Future[list[tuple[int, list[int]]]]":
-        """Return the silent workers with their callers, when all others hold or time is over."""
-        future: Future[list[tuple[int, list[int]]]] = Future()
+    def await_held(self, hold: int, seconds: float) -> "Future[_Silent]":
+        """Return the silent workers with their callers, when all others hold or time is over.
+
+        Raises:
+            FailedPreconditionError: The hold has ended.
+        """
+        future: Future[_Silent] = Future()
         with self._lock:
             if hold != self._news.hold:
                 raise FailedPreconditionError(
                     f"[JobState.await_held] expected hold {self._news.hold}, got {hold}, which has "
                     "ended"
                 )
-            self._waiter, self._waiter_until = future, self._clock() + seconds
+            self._waiters.append((self._clock() + seconds, future))
             self._note_held()
         return future
 
-    def _silent(self) -> list[tuple[int, list[int]]]:
+    def _silent(self) -> _Silent:
         return [
             (number, worker.clients)
             for number, worker in sorted(self._workers.items())
@@ -493,13 +463,13 @@ class JobState:
 
     def _note_held(self, *, is_over: bool = False) -> None:
         """Answer who waits for a hold, if all hold or the time is over. Locked."""
-        if self._waiter is None:
-            return
-        silent = self._silent()
-        if not silent or is_over:
-            waiter, self._waiter = self._waiter, None
-            if not waiter.done():
-                waiter.set_result(silent)
+        silent, now = self._silent(), self._clock()
+        waiters, self._waiters = self._waiters, []
+        for until, future in waiters:
+            if not silent or is_over or now >= until:
+                future.set_result(silent)
+            else:
+                self._waiters.append((until, future))
 
     def give_up(self, workers: Sequence[int]) -> None:
         """Give up workers that are silent."""
@@ -508,11 +478,23 @@ class JobState:
                 if number in self._workers:
                     self._drop(number, self._workers[number])
 
-    def release(self, hold: int) -> None:
-        """End a hold; one that has ended already is fine."""
+    def release(self, hold: int) -> bool:
+        """End a hold; return whether it has lasted until now."""
         with self._lock:
-            if hold == self._news.hold:
-                self._publish(hold=0)
+            self._end_late_hold()
+            has_lasted = hold == self._news.hold
+            if has_lasted:
+                self._end_hold()
+            return has_lasted
+
+    def _end_hold(self) -> None:
+        """Let workers push again. Locked."""
+        self._publish(hold=0)
+        self._note_held(is_over=True)
+
+    def _end_late_hold(self) -> None:
+        if self._news.hold and self._clock() >= self._hold_until:
+            self._end_hold()
 
     def stop(self) -> None:
         """Ask all workers to end after their running step."""
@@ -524,15 +506,12 @@ class JobState:
         """Answer who has waited long enough; called several times a second."""
         with self._lock:
             now = self._clock()
-            over = [future for until, _, future in self._watches if now >= until]
+            over = [future for until, future in self._watches if now >= until]
             self._watches = [watch for watch in self._watches if now < watch[0]]
             for future in over:
-                if not future.done():
-                    future.set_result(self._news)
-            if self._waiter is not None and now >= self._waiter_until:
-                self._note_held(is_over=True)
-            if self._news.hold and now >= self._hold_until:
-                self._publish(hold=0)
+                future.set_result(self._news)
+            self._note_held()
+            self._end_late_hold()
 
     def end_waits(self) -> None:
         """Answer all who wait: the server ends."""
@@ -546,18 +525,23 @@ class JobState:
         """Return the state as JSON accepts it. Shares that are taken count as given back."""
         with self._lock:
             workers = self._workers.items()
-            taken = [list(item) for _, worker in workers for item in worker.taken.items()]
-            return {
-                "names": self._names,
-                "num_epochs": self._num_epochs,
-                "epoch": self._epoch,
-                "queue": self._queue.state_dict(),
-                "returned": [*taken, *map(list, self._returned)],
-                "gone": sorted(self._gone),
-                "counts": [self._first_step, self._repeats, self._lost_pushes, self._num_dropped],
-                "alive": [number for number, worker in workers if worker.is_alive],
-                "numbers": [[n, worker.number, worker.samples] for n, worker in workers],
-            }
+            taken = [item for _, worker in workers for item in worker.taken.items()]
+            saved = SavedJob(
+                self._names,
+                self._num_epochs,
+                self._epoch,
+                self._queue.state_dict(),
+                [*taken, *self._returned],
+                sorted(self._gone),
+                self._first_step,
+                self._first_samples,
+                self._repeats,
+                self._lost_pushes,
+                self._num_dropped,
+                [number for number, worker in workers if worker.is_alive],
+                [(n, worker.number, worker.samples) for n, worker in workers],
+            )
+            return saved._asdict()
 
     def load(self, state: Mapping[str, Any], *, with_workers: bool) -> None:
         """Set the state of a save.
@@ -566,52 +550,31 @@ class JobState:
             state: Of `export`.
             with_workers: Whether the workers of the save are still there and will join again;
                 shares wait for them.
+
+        Raises:
+            InvalidArgumentError: The state is none of `export`; nothing has changed.
         """
+        saved, queue = SavedJob.of(state), self._new_queue()
+        queue.load_state_dict(saved.queue)
         with self._lock:
-            self._names, self._num_epochs = state["names"], state["num_epochs"]
-            self._epoch, self._gone = state["epoch"], set(state["gone"])
-            self._queue = self._new_queue()
-            self._queue.load_state_dict(state["queue"])
-            self._returned = deque((share, position) for share, position in state["returned"])
-            first_step, repeats, lost_pushes, num_dropped = state["counts"]
-            self._repeats, self._num_dropped = repeats, num_dropped
-            self._lost_pushes += lost_pushes
-            self._first_step = first_step
-            for worker, number, num_samples in state["numbers"]:
-                known = self._workers.setdefault(worker, _Worker(0, [], is_alive=False))
-                known.number = max(known.number, number)
-                known.samples = max(known.samples, num_samples)
+            self._names, self._num_epochs = saved.names, saved.num_epochs
+            self._epoch, self._gone = saved.epoch, set(saved.gone)
+            self._queue, self._returned = queue, deque(saved.returned)
+            self._first_step, self._first_samples = saved.first_step, saved.first_samples
+            self._repeats, self._num_dropped = saved.repeats, saved.num_dropped
+            self._lost_pushes += saved.lost_pushes
             if with_workers:
-                self._expected = set(state["alive"]).difference(self.alive_workers())
+                for worker, number, num_samples in saved.numbers:
+                    known = self._workers.setdefault(worker, _Worker(0, [], is_alive=False))
+                    known.number = max(known.number, number)
+                    known.samples = max(known.samples, num_samples)
+                self._expected = set(saved.alive).difference(self.alive_workers())
                 self._expected_until = self._clock() + REJOIN_SECONDS
+            else:  # this start of the job counts its own steps from 0
+                self._first_step += sum(number for _, number, _ in saved.numbers)
+                self._first_samples += sum(samples for _, _, samples in saved.numbers)
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps, for a job that goes on from a checkpoint of another mode."""
         with self._lock:
             self._first_step += number - self.counts().steps
-
-
-def share_of(epoch: int, name: str) -> str:
-    """Return the text of a share in an epoch.
-
-    Example:
-        >>> share_of(1, "part-7")
-        '[1, "part-7"]'
-    """
-    return json.dumps([epoch, name])
-
-
-def name_of(share: str) -> tuple[int, str]:
-    """Return epoch and name of a share."""
-    epoch, name = json.loads(share)
-    return epoch, name
-
-
-def first_difference(ours: Any, theirs: Any) -> tuple[Any, Any] | None:
-    """Return the first lines that differ between two facts; None if there are none."""
-    for name in sorted({*ours, *theirs}):
-        mine, other = ours.get(name, []), theirs.get(name, [])
-        for ours_line, theirs_line in itertools.zip_longest(mine, other, fillvalue="nothing"):
-            if ours_line != theirs_line:
-                return ours_line, theirs_line
-    return None

@@ -9,6 +9,7 @@ from monolith.cluster.host_verbs import Argument, Checked, Flag, Integer, Name, 
 from monolith.cluster.server_verbs import Clients, NamedValues, Text
 
 _MOST = (1 << 63) - 1
+_MAX_JSON = 1 << 28  # characters
 
 
 class SomeValues(NamedValues):
@@ -19,11 +20,12 @@ class SomeValues(NamedValues):
             super()._check(call, value)
 
 
-class Json(Text):
-    """A string with JSON."""
+class Json(Argument):
+    """A string with JSON. The shares of a large job are longer than other texts."""
 
     def _check(self, call: Checked, value: Any) -> None:
-        super()._check(call, value)
+        if type(value) is not str or not 1 <= len(value) <= _MAX_JSON:
+            raise call.error(f"{self.name} as a string of 1 to {_MAX_JSON} characters", value)
         try:
             json.loads(value)
         except (ValueError, RecursionError) as error:
@@ -84,7 +86,7 @@ JOB_VERBS: Mapping[str, Verb] = MappingProxyType(
             Flag("wants_values"),
         ),
         "stop_workers": Write(),
-        "take_share": Write(*_WHO, _ACKNOWLEDGED),
+        "take_share": Write(*_WHO, _ACKNOWLEDGED, Json("finished")),
     }
 )
 """Verbs of the host of a job on one server."""

@@ -60,6 +60,7 @@ class ServedDense:
         self._parameters = trained_parameters(model, optimizer)
         num_servers = len(job.servers)
         self._places = place_parameters(self._parameters, num_servers)
+        self._servers = sorted(set(self._places.values()))  # that have parameters
         self.wants_values = wants_values
         self.lines = describe_dense(self._parameters, optimizer)
         self.staleness = self.num_rollbacks = 0
@@ -118,10 +119,8 @@ class ServedDense:
         job, wants_values = self._job, self.wants_values
         with job.pushing(gradients, options, progress, answers, wants_values=wants_values):
             yield
-        self.staleness = max(
-            (answer.version - 1 - used for answer, used in zip(answers, versions, strict=True)),
-            default=0,
-        )
+        behind = [answers[server].version - 1 - versions[server] for server in self._servers]
+        self.staleness = max(behind, default=0)
         if wants_values:
             self._note([(answer.version, answer.values) for answer in answers])
 
@@ -170,10 +169,15 @@ class ServedDense:
             self._job.import_dense(states)
         self._versions = [0] * len(self._versions)
 
-    def take_all(self) -> None:
-        """Set parameters and optimizer state of this process to those of the servers."""
+    def take_all(self) -> int:
+        """Set parameters and optimizer state of this process to those of the servers.
+
+        Returns:
+            Number of steps of all workers.
+        """
+        num_steps = self._job.read_steps()
         if not self._parameters:
-            return
+            return num_steps
         with torch.no_grad():
             for server, state in enumerate(self._job.export_dense()):
                 self._versions[server] = state.version
@@ -187,6 +191,7 @@ class ServedDense:
                         self._optimizer.state[self._parameters[name]] = states[name]
         with self._lock:
             self._arrived.clear()
+        return num_steps
 
     def read_checkpoint(self, checkpoint: Checkpoint, server: int) -> DenseState:
         """Return what a checkpoint has of the parameters of a server."""

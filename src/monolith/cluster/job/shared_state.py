@@ -7,11 +7,15 @@ import torch
 
 from monolith.errors import InvalidArgumentError
 
+# A server keeps what clients write until it ends.
+_MAX_FLAGS = 1 << 22
+_MAX_CHARACTERS = 1 << 26
+
 
 class SharedState(Protocol):
     """Flags and texts by name. Thread-safe.
 
-    A vector of flags is made by its first use, all False; a text is empty at first.
+    A vector of flags is made when the first of them is set, all False; a text is empty at first.
     """
 
     def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
@@ -40,17 +44,25 @@ class LocalSharedState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flags: dict[str, list[bool]] = {}
+        self._num_flags = 0
         self._texts: dict[str, str] = {}
 
     def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
         """See `SharedState`."""
         with self._lock:
             flags = self._vector(name, size)
+            if name not in self._flags and self._num_flags + size > _MAX_FLAGS:
+                raise InvalidArgumentError(
+                    f"[SharedState.set_flag] expected at most {_MAX_FLAGS} flags in all vectors, "
+                    f"got {self._num_flags + size} (flags {name!r}); use shorter vectors"
+                )
             if not 0 <= index < size:
                 raise InvalidArgumentError(
                     f"[SharedState.set_flag] expected an index in [0, {size}), got {index} "
                     f"(flags {name!r})"
                 )
+            if name not in self._flags:
+                self._flags[name], self._num_flags = flags, self._num_flags + size
             flags[index] = value
 
     def flags(self, name: str, size: int) -> list[bool]:
@@ -59,7 +71,7 @@ class LocalSharedState:
             return list(self._vector(name, size))
 
     def _vector(self, name: str, size: int) -> list[bool]:
-        flags = self._flags.setdefault(name, [False] * size)
+        flags = self._flags.get(name) or [False] * size
         if len(flags) != size:
             raise InvalidArgumentError(
                 f"[SharedState] expected {len(flags)} flags, as the vector was made with, got "
@@ -70,6 +82,12 @@ class LocalSharedState:
     def set_text(self, name: str, text: str) -> None:
         """See `SharedState`."""
         with self._lock:
+            others = sum(len(n) + len(old) for n, old in self._texts.items() if n != name)
+            if others + len(text) > _MAX_CHARACTERS:
+                raise InvalidArgumentError(
+                    f"[SharedState.set_text] expected at most {_MAX_CHARACTERS} characters in all "
+                    f"texts, got {others + len(text)} (text {name!r}); write shorter texts"
+                )
             self._texts[name] = text
 
     def text(self, name: str) -> str:

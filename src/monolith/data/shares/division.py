@@ -85,8 +85,8 @@ class Shares:
         if num_workers > 1 and isinstance(source, Iterator):
             raise TypeError(
                 "[split_source] expected a source that can be iterated again, such as a Pipeline "
-                f"or a list, got {type(source).__name__}, which ends after one pass; a worker may "
-                "open several shares"
+                f"or a list, got {type(source).__name__}, which ends after one pass; let "
+                "Task.source return a Pipeline, or train with one worker"
             )
         self._source, self._num_workers = source, num_workers
         self._pass: Pipeline | None = None  # one pass over a pipeline

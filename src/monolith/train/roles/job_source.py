@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from monolith.cluster.job.job_client import JobClient
-from monolith.cluster.job.job_state import name_of
+from monolith.cluster.job.job_values import name_of
 from monolith.data import Batch
 from monolith.data.shares import split_source
 
@@ -39,6 +39,8 @@ class JobSource(Iterator[Batch]):
         shares: Shares of the task's source.
     """
 
+    knows_positions = True  # those of the shares are at server 0, and in its part of checkpoints
+
     def __init__(self, job: JobClient, shares: "OpenedShares") -> None:
         self._job, self._shares = job, shares
         self._share = ""
@@ -46,7 +48,8 @@ class JobSource(Iterator[Batch]):
         self._next: tuple[Batch, Any] | None = None  # read ahead: whether a batch is the last
         self._last: JobPosition | None = None
         self._first: Any = None  # position of a run without a job
-        self._is_stopping = False
+        self._is_stopping = self._has_given = False
+        self._finished: list[str] = []  # shares without a batch
 
     def resume(self, position: Any) -> "JobSource":
         """Go on: the job knows the positions of its shares.
@@ -64,11 +67,12 @@ class JobSource(Iterator[Batch]):
                 raise StopIteration
             self._next = self._read()
         (batch, position), self._next = self._next, None
+        self._has_given, is_last = True, False
         if self._job.has(self._share):
             self._next = self._read()
+            is_last = self._batches is None
         else:  # another worker has the share by now
             self._close_share()
-        is_last = self._batches is None
         self._last = JobPosition(self._share, position, is_last, len(batch))
         return batch
 
@@ -79,12 +83,15 @@ class JobSource(Iterator[Batch]):
             batch = next(self._batches)
         except StopIteration:
             self._close_share()
+            if not self._has_given:  # no step will say that the share has ended
+                self._finished.append(self._share)
             return None
         return batch, self._batches.state_dict()  # type: ignore[attr-defined]
 
     def _open_next(self) -> bool:
         while not self._is_stopping:
-            taken = self._job.take()
+            finished, self._finished = self._finished, []
+            taken = self._job.take(finished)
             if taken.kind == "end":
                 return False
             if taken.kind == "share":
@@ -92,7 +99,7 @@ class JobSource(Iterator[Batch]):
                 position = taken.position
                 if position is None and epoch == 0:
                     position, self._first = self._first, None
-                self._share = taken.share
+                self._share, self._has_given = taken.share, False
                 self._batches = self._shares.open(name, epoch, position)
                 return True
             time.sleep(_POLL_SECONDS)

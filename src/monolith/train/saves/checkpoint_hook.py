@@ -300,6 +300,7 @@ class CheckpointHook(Hook):
         except OpError as error:
             self._note_failure(step, error)
             return
+        step = self._trainer.state.step  # other workers of a job have gone on before the cut
         save = self._start(step, snapshot, self._options(is_hurried=is_ending))
         num_samples, pause_seconds = self._trainer.state.num_samples, time.perf_counter() - start
         self._running = _Running(step, num_samples, pause_seconds, save)
@@ -311,6 +312,7 @@ class CheckpointHook(Hook):
         self._saves.finish()
         try:
             snapshot, options = self._cut(with_copies=False), self._options(is_hurried=True)
+            step = self._trainer.state.step
             if self._background:
                 save = self._start(step, snapshot, options)
                 if (error := save.error()) is not None:

@@ -1,0 +1,1 @@
+from tests.train.roles.conftest import nursery, samples  # noqa: F401
