@@ -129,7 +129,7 @@ def parsed(arguments):
     parser.add_argument("--server_type", choices=["ps", "worker"], required=True)
     for name, default in (
         *(("index", 0), ("num_ps", 2), ("num_workers", 2)),
-        *(("num_extra_ps", 0), ("num_redundant_ps", 0)),
+        *(("num_extra_ps", 0), ("num_redundant_ps", 0), ("num_steps", 1)),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--uuid", default="")
@@ -161,6 +161,7 @@ def params_of(flags, *hooks):
     params = FeatureTask.params()
     params.name = "feature_task"
     params.train.max_pending_seconds_for_barrier = 2
+    params.num_steps = flags.num_steps
     params.training_hooks = [SyncHook(flags.num_workers, flags.index), *hooks]
     return params
 

@@ -140,6 +140,26 @@ def test_a_server_with_an_older_version_is_told(nursery, tmp_path, caplog):
     )
 
 
+def test_flags_and_texts_outlive_the_server_that_has_them(nursery, tmp_path):
+    addresses = [nursery.ipc_address() for _ in range(2)]
+    servers = [start_server(nursery, i, bind=addresses[i]) for i in range(2)]
+    trainers, found = [], []
+
+    def look(step):
+        job = trainers[0].job
+        if step == 1:
+            job.set_flag("restored", 2, 1, True)
+            job.set_text("result", "a:1")
+            servers[0].kill()
+            servers[0] = start_server(nursery, 0, bind=addresses[0])
+        if step == 2:
+            found.append((job.flags("restored", 2), job.text("result"), job.text("first_step")))
+
+    hooks = [CallHook(look), LeaveHook(2)]
+    lead(servers, hooks, began=trainers.append, checkpoint_dir=str(tmp_path))
+    assert found == [([False, True], "a:1", "0")]
+
+
 @pytest.mark.req("TS-SAVE-T11")
 def test_a_save_has_the_values_of_the_servers_not_those_of_the_copies(nursery, tmp_path):
     servers = start_servers(nursery)

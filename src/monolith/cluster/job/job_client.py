@@ -115,6 +115,7 @@ class JobClient:
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
         self._offer: tuple[str, int] | None = None  # which a server 0 without shares gets again
+        self._said: dict[tuple[Any, ...], Any] = {}  # flags and texts, likewise
         self._clients: list[int] = []
         self._facts = "{}"
         self._is_joined = self._is_closing = self._is_holding = False
@@ -444,6 +445,7 @@ class JobClient:
 
     def set_flag(self, name: str, size: int, index: int, value: bool) -> None:
         """See `SharedState`."""
+        self._said["set_flag", name, size, index] = value
         self._zero("set_flag", name, size, index, value)
 
     def flags(self, name: str, size: int) -> list[bool]:
@@ -453,6 +455,7 @@ class JobClient:
 
     def set_text(self, name: str, text: str) -> None:
         """See `SharedState`."""
+        self._said["set_text", name] = text
         self._zero("set_text", name, text)
 
     def text(self, name: str) -> str:
@@ -567,6 +570,9 @@ class JobClient:
                 held.add(self._flying)
             text = json.dumps({**vars(held), "number": number, "repeats": self._repeats})
         answer = json.loads(call("join_job", *self._who, self._clients, self._facts, text))
+        if server == 0:
+            for (verb, *where), value in list(self._said.items()):
+                call(verb, *where, value)
         known = call("job_number", self.worker)
         with self._lock:
             lost = max(0, number - max(known, self._counted.get(server, 0)))

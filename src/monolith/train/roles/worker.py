@@ -181,6 +181,7 @@ def _go_on(trainer: Trainer, job: JobClient, is_ready: Sequence[bool]) -> None:
         job.restore_server(server, Checkpoint(prefix))
     _log.warning("the chief came back; servers %s are restored, the others go on", missing)
     _follow(trainer, job)
+    job.set_text(FIRST_STEP, str(job.first_step))  # again if server 0 comes back empty
     if prefix is not None:
         trainer.state.note_checkpoint(prefix)
         trainer.served.read_untrained(Checkpoint(prefix))
