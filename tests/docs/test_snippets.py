@@ -2,7 +2,7 @@ import pytest
 
 from tests.docs.pages import run_snippets
 
-NAMES = ["features", "optim", "ragged", "train", "trainer"]
+NAMES = ["features", "optim", "ragged", "scaling", "train", "trainer"]
 NAMES += [
     f"reference/{name}" for name in ("groups", "native_task", "partitioned", "queues", "str_queue")
 ]
