@@ -234,6 +234,7 @@ class JobClient:
             self.acknowledged, self.num_steps = answer["number"], answer["steps"]
             self._held.samples = answer["samples"]
         self.servers.renewal = self
+        self.servers.watch()  # others wait for the chief's restores, whatever it does
         self._is_joined = True
         self._thread.start()
 
