@@ -34,7 +34,8 @@ class Policy:
         grace_seconds: Seconds from SIGTERM to SIGKILL when a job is ended, servers included. The
             time begins anew whenever a save has made progress.
         server_seconds: Seconds that servers have to end by themselves after the last worker, and
-            other workers after worker 0 and the servers; a server that ends earlier than the workers by more than this time counts as dead.
+            other workers after worker 0 and the servers; a server that ends earlier than the
+            workers by more than this time counts as dead.
 
     Raises:
         ValueError: A number is below 0.

@@ -173,8 +173,8 @@ class Watched(Hook):
     """Notes the begin and the steps of a worker, and obeys the files of the job's folder.
 
     `pause` has start of a worker -> numbers of steps after which the worker waits, until the files
-    `go-0`, `go-1` and so on are there. After a strike that kills a worker, the others wait until it is there again, so that they
-    do not take all of its work.
+    `go-0`, `go-1` and so on are there. After a strike that kills a worker, the others wait until
+    the worker is there again, so that they do not take all of its work.
     """
 
     def __init__(self, folder, slow=-1):

@@ -20,8 +20,8 @@ import torch
 
 import monolith.cli.launch
 import monolith.cli.ps
-import monolith.cli.worker  # noqa: F401
-import monolith.cluster.zmq.server_process  # noqa: F401
+import monolith.cli.worker
+import monolith.cluster.zmq.server_process
 from monolith.cli.main import main
 from monolith.cluster.zmq.extra import load_zmq
 from tests.train.roles.role_records import record_role

@@ -26,9 +26,7 @@ def test_a_row_that_one_worker_trained_is_read_by_another_one(nursery, samples):
 
 
 @pytest.mark.req("TS-CPUDIST-T6")
-def test_a_loss_that_is_not_a_number_ends_its_worker_and_leaves_the_rest_unharmed(
-    nursery, samples
-):
+def test_a_loss_that_is_not_a_number_ends_its_worker_and_leaves_the_rest_unharmed(nursery, samples):
     with nursery.job(samples(400), settings={"nan": 1, "train.keep_dir": ""}) as job:
         job.pause([1], [1])
         job.start_all().meet(0, range(2))
@@ -37,7 +35,7 @@ def test_a_loss_that_is_not_a_number_ends_its_worker_and_leaves_the_rest_unharme
         assert "loss" in job.roles["worker-1"].errors
         job.roles.pop("worker-1")
         ended = job.wait()
-    assert counts_of(job.saves) == {i: 1 for i in range(400)}
+    assert counts_of(job.saves) == dict.fromkeys(range(400), 1)
     assert (ended["job"]["samples"], ended["job"]["steps"]) == (400, 50)
     for table in Checkpoint(checkpoints(job.saves)[-1]).load_tables().values():
         for chunk in table.export():
@@ -89,7 +87,7 @@ def test_a_worker_with_another_task_is_refused_by_the_difference(nursery, sample
         job.roles.pop("worker-1")
         job.go(0)
         job.wait()
-    assert counts_of(job.saves) == {i: 1 for i in range(80)}
+    assert counts_of(job.saves) == dict.fromkeys(range(80), 1)
 
 
 @pytest.mark.req("TS-CPUDIST-T6")
@@ -118,7 +116,7 @@ def test_a_slow_worker_holds_up_neither_the_cut_of_a_save_nor_the_others(nursery
     assert steps[0] > 3 * steps[1] > 0  # the chief goes on
     assert sum(steps) == ended["job"]["steps"] == 100
     assert ended["saves"]["pause_seconds"] < 0.5 * ended["seconds"]
-    assert counts_of(job.saves) == {i: 1 for i in range(800)}
+    assert counts_of(job.saves) == dict.fromkeys(range(800), 1)
 
 
 @pytest.mark.slow

@@ -70,9 +70,7 @@ def replay_dense(events, number, task):
             for name, gradient in gradients:
                 parameters[name].grad = gradient
             optimizer.step()
-    return {
-        name: (parameters[name].detach(), optimizer.state[parameters[name]]) for name in names
-    }
+    return {name: (parameters[name].detach(), optimizer.state[parameters[name]]) for name in names}
 
 
 def assert_dense_replayed(job, checkpoint, number, data):
@@ -99,9 +97,7 @@ def test_saves_equal_the_recorded_updates_of_all_servers_up_to_their_cuts(
     nursery, samples, settings
 ):
     data = samples(800)
-    with nursery.job(
-        data, record=True, settings=SAVES | settings, **{"--save-every": 30}
-    ) as job:
+    with nursery.job(data, record=True, settings=SAVES | settings, **{"--save-every": 30}) as job:
         ended = job.run_together()
     saves = checkpoints(job.saves)
     assert len(saves) >= 4  # before the first step, two or more while both push, and the end
@@ -111,7 +107,7 @@ def test_saves_equal_the_recorded_updates_of_all_servers_up_to_their_cuts(
         assert_dense_replayed(job, checkpoint, number, data)
     assert_tables_replayed(job, Checkpoint(saves[-1]), None)
     assert ended["job"]["samples"] == 800
-    assert counts_of(job.saves) == {i: 1 for i in range(800)}
+    assert counts_of(job.saves) == dict.fromkeys(range(800), 1)
     numbers = [line["numbers"] for line in job.lives("ps-0")[0] if line["event"] == "export"]
     assert numbers[:2] == [{}, {}]  # the second is none of a save
     assert all(numbers[2][worker] > 0 for worker in "01")  # both had pushed, and went on
@@ -139,6 +135,6 @@ def test_a_job_of_any_size_trains_exactly_the_rest_of_a_job_that_was_killed_whol
     with nursery.job(data, num_servers, num_workers, settings=SAVES) as resumed:
         job.saves.rename(resumed.saves)
         ended = resumed.run("--resume")
-    assert counts_of(resumed.saves) == {i: 1 for i in range(800)}
+    assert counts_of(resumed.saves) == dict.fromkeys(range(800), 1)
     assert (ended["job"]["steps"], ended["job"]["samples"]) == (100, 800)
     assert ended["job"]["repeats"] == ended["job"]["lost_pushes"] == 0

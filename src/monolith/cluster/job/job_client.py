@@ -135,6 +135,7 @@ class JobClient:
         self._held = _Held({}, [], 0)
         self._flying: list[_Progress] = []  # of the step that not all servers have
         self._answered: dict[int, int] = {}  # server -> number of the last step that it has
+        self._losses: dict[int, tuple[int, int]] = {}  # server -> steps (after, to) that it lost
         self._repeats = 0
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
@@ -572,9 +573,18 @@ class JobClient:
                 held.add(self._flying)
             text = json.dumps({**vars(held), "number": number, "repeats": self._repeats})
         answer = json.loads(call("join_job", *self._who, self._clients, self._facts, text))
-        lost = max(0, number - call("job_number", self.worker))
+        lost = self._count_lost(server, call("job_number", self.worker), number)
         with self._lock:
             self._lost.update(answer.get("lost", []))
         self.servers.note_lost(server, lost)
         _log.warning("worker %d: server %d has lost %d pushes", self.worker, server, lost)
         (call if server == 0 else self._zero)("note_lost", lost)
+
+    def _count_lost(self, server: int, first: int, last: int) -> int:
+        """Return how many of the steps after `first` up to `last` a server has lost just now.
+
+        A server that is lost twice after one checkpoint has lost some of them before.
+        """
+        after, to = self._losses.get(server, (0, 0))
+        self._losses[server] = min(first, after) if first < to else first, last
+        return max(0, last - first - max(0, min(to, last) - max(after, first)))
