@@ -19,7 +19,7 @@ SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(
 
 
 def run_with_kills(job, *strikes, num_samples=800):
-    """Run a job whose chief kills roles, and compare its report with the records."""
+    """Run a job whose chief kills roles; return what it reports."""
     job.strike(*strikes)
     ended = job.launch()
     assert strikes_of(job.folder)[1] == len(strikes)
@@ -28,6 +28,11 @@ def run_with_kills(job, *strikes, num_samples=800):
     report = ended["result"]["job"]
     print(*strikes, report)
     assert sum(part[2] for part in trained(job)) == num_samples
+    return report
+
+
+def assert_counted(job, report):
+    """Compare a report with the records."""
     assert report["lost_pushes"] == lost_pushes(job)
     assert report["repeats"] == repeats(job)
 
@@ -38,7 +43,7 @@ def test_a_job_ends_and_counts_what_was_lost_when_any_role_is_killed(nursery, sa
     print("KILL_SEED", SEED)
     target, moment = random.Random(SEED).sample(MATRIX, 3)[number]
     with nursery.job(samples(800), **{"--save-every": 30}) as job:
-        run_with_kills(job, (target, moment))
+        assert_counted(job, run_with_kills(job, (target, moment)))
 
 
 @pytest.mark.slow
@@ -46,7 +51,7 @@ def test_a_job_ends_and_counts_what_was_lost_when_any_role_is_killed(nursery, sa
 @pytest.mark.parametrize(("target", "moment"), MATRIX)
 def test_a_job_ends_and_counts_what_was_lost_in_the_whole_matrix(nursery, samples, target, moment):
     with nursery.job(samples(800), **{"--save-every": 30}) as job:
-        run_with_kills(job, (target, moment))
+        assert_counted(job, run_with_kills(job, (target, moment)))
 
 
 @pytest.mark.slow
@@ -54,15 +59,15 @@ def test_a_job_ends_and_counts_what_was_lost_in_the_whole_matrix(nursery, sample
 @pytest.mark.parametrize("seed", range(3))
 def test_twenty_kills_leave_the_loss_within_the_spread_of_undisturbed_seeds(nursery, samples, seed):
     held_out = samples(1000, seed=100)
-    undisturbed = [held_out_loss(samples(2400, i), held_out, seed=i) for i in range(5)]
+    undisturbed = [held_out_loss(samples(4800, i), held_out, seed=i) for i in range(5)]
     spread = max(undisturbed) - min(undisturbed)
     draw = random.Random(seed)
     for number in range(5):
         strikes = draw.choices(MATRIX, k=4)
-        data, settings = samples(2400, 5 + seed), {"train.seed": number, "batch_size": 24}
+        data, settings = samples(4800, 5 + seed), {"train.seed": number, "batch_size": 24}
         settings |= {"train.prefetch": 1, "train.push": 1}
         with nursery.job(data, settings=settings, **{"--save-every": 12}) as job:
-            run_with_kills(job, *strikes, num_samples=2400)
+            run_with_kills(job, *strikes, num_samples=4800)
         loss = held_out_loss(data, held_out, saves=job.saves)
         print(f"losses of undisturbed seeds {undisturbed}, of the job {loss}")
         assert min(undisturbed) - spread < loss < max(undisturbed) + spread

@@ -60,6 +60,15 @@ def test_a_job_ends_when_all_workers_have_ended(tmp_path):
     assert {role.state for role in end.job.roles} == {RoleState.ENDED}
 
 
+def test_a_worker_that_comes_back_after_worker_0_and_the_servers_have_ended_is_ended(tmp_path):
+    late = role("worker", 1, tmp_path, "--deaths", "1", "--stop", "NEVER")
+    roles = [role("ps", 0, tmp_path), role("worker", 0, tmp_path), late]
+    end, view = job(tmp_path, stop_when_running(tmp_path, 1), roles=roles)
+    assert (end.status, end.reason) == (0, "all workers ended")
+    assert end.result["name"] == "worker-0"
+    assert not any("ps-0" in note for note in view.notes)
+
+
 def test_the_result_is_the_last_object_of_worker_0(tmp_path):
     end, _ = job(tmp_path)
     assert end.result == {"ended": "steps", "name": "worker-0"}

@@ -45,9 +45,11 @@ class Connection(Session):
             session that is passed sends to the new process. After it returns, all calls without an
             answer are sent again, to the numbers that the handles have then; if it raises, they get
             the error. With None they get an `AbortedError` that names the server.
+        is_watching: Whether the connection looks for a new process even if no call waits.
     """
 
     on_new_life: Callable[[Session], None] | None = None
+    is_watching = False
 
     @abstractmethod
     def close(self) -> None:

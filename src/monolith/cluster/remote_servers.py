@@ -192,6 +192,11 @@ class RemoteServers(Servers):
         self._job = handles
         return self._transports(handles)
 
+    def watch(self) -> None:
+        """Go on with servers that come back empty also while this client makes no calls."""
+        for connection in self._connections:
+            connection.is_watching = True
+
     def fence(self, clients: Sequence[int]) -> None:
         """Let all servers refuse later writes of some callers."""
         self._client.call("fence", [(list(clients),)] * len(self))

@@ -33,8 +33,9 @@ class Policy:
         pause_seconds: Seconds before the first restart of a role; each next pause is twice as long.
         grace_seconds: Seconds from SIGTERM to SIGKILL when a job is ended, servers included. The
             time begins anew whenever a save has made progress.
-        server_seconds: Seconds that servers have to end by themselves after the last worker; a
-            server that ends earlier than the workers by more than this time counts as dead.
+        server_seconds: Seconds that servers have to end by themselves after the last worker, and
+            other workers after worker 0 and the servers; a server that ends earlier than the
+            workers by more than this time counts as dead.
 
     Raises:
         ValueError: A number is below 0.
@@ -107,7 +108,8 @@ class Supervisor:
                     process.start()
                 status, reason = self._watch()
                 if status == 0:
-                    self._end_servers()
+                    self._end_by_themselves(WORKER)
+                    self._end_by_themselves(PS)
                 else:
                     self._stop()
             finally:
@@ -143,7 +145,7 @@ class Supervisor:
                 return _FIRST_SIGNAL_STATUS + number, f"ended by {number.name}"
             if self._is_view_gone:
                 return 1, "the reader of stdout is gone"
-            if all(p.state is RoleState.ENDED for p in self._of(WORKER)):
+            if self._is_over or all(p.state is RoleState.ENDED for p in self._of(WORKER)):
                 return 0, "all workers ended"
 
     def _take_end(self, process: RoleProcess) -> str | None:
@@ -157,6 +159,9 @@ class Supervisor:
 
     def _take_death(self, process: RoleProcess) -> str | None:
         """Plan the next start of a role; return the reason if the role has failed."""
+        if self._is_over:
+            process.state = RoleState.ENDED
+            return None
         name, exited = process.role.name, exit_text(process.exit_code)
         used, allowed = process.num_starts - 1, self._policy.restarts
         # An error before the first sign of life is a mistake, such as a wrong option.
@@ -176,11 +181,17 @@ class Supervisor:
         self._view.note(f"{name}: {exited}; restart {used + 1} of {allowed} in {pause:g} s")
         return None
 
-    def _end_servers(self) -> None:
-        """Wait until the servers have ended by themselves, and end those that have not."""
-        servers, num_signals = self._of(PS), len(self._signals)
-        self._wait(servers, self._policy.server_seconds, num_signals)
-        self._end(servers, self._policy.grace_seconds, num_signals)
+    @property
+    def _is_over(self) -> bool:
+        """Whether worker 0 and the servers have ended the job; who comes later has no work."""
+        chief, servers = self._of(WORKER)[:1], self._of(PS)
+        return bool(servers) and all(p.state is RoleState.ENDED for p in [*chief, *servers])
+
+    def _end_by_themselves(self, kind: str) -> None:
+        """Wait until roles have ended by themselves, and end those that have not."""
+        processes, num_signals = self._of(kind), len(self._signals)
+        self._wait(processes, self._policy.server_seconds, num_signals)
+        self._end(processes, self._policy.grace_seconds, num_signals)
 
     def _stop(self) -> None:
         """End the workers, of which the chief may save, and then the servers."""

@@ -11,11 +11,14 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import monolith as ml
+from monolith.data import Batch
+from monolith.ops import Ragged
 from monolith.table import MinCount, Zeros
 from monolith.table.optimizers import SGD, Adagrad, Adam
 from monolith.train import Hook
 
 WAIT_SECONDS = 60.0
+SLOW_SECONDS = 0.1  # more than ten steps of another worker
 NUM_USERS = 50
 DAY = 86_400
 
@@ -50,6 +53,7 @@ class JobSettings(ml.TaskSettings):
         hidden: Width of the dense model.
         optimizer: Name of the dense optimizer.
         nan: Worker whose loss is NaN in its third step, or -1.
+        slow: Worker that takes a pause after each step, or -1.
     """
 
     batch_size: int = 8
@@ -58,6 +62,7 @@ class JobSettings(ml.TaskSettings):
     hidden: int = 8
     optimizer: str = "adam"
     nan: int = -1
+    slow: int = -1
 
 
 class Counted(ml.Task):
@@ -68,6 +73,7 @@ class Counted(ml.Task):
 
     def __init__(self, settings=None):
         super().__init__(settings)
+        self.watched = None
         self.features = (
             ml.Feature("user", dim=self.settings.dim, optimizer=Adagrad(0.1)),
             ml.Feature("sample", dim=1, optimizer=SGD(1.0), initializer=Zeros()),
@@ -93,10 +99,37 @@ class Counted(ml.Task):
         logit = model(inputs.pooled["user"]).squeeze(1)
         counts = inputs.pooled["sample"].sum()
         loss = binary_cross_entropy_with_logits(logit, batch.label)
+        if self.watched is not None and self.watched.num_steps == 2:
+            loss = loss * (float("nan") if self.watched.is_worker(self.settings.nan) else 1)
         return loss + (counts - counts.detach()), logit.sigmoid()
 
     def hooks(self):
-        return [Watched(Path(self.settings.folder))] if self.settings.folder else []
+        if not self.settings.folder:
+            return []
+        self.watched = Watched(Path(self.settings.folder), self.settings.slow)
+        return [self.watched]
+
+
+class Seen(Counted):
+    """A task with one row, which is smaller by 1 after each step; workers write what they read."""
+
+    def __init__(self, settings=None):
+        super().__init__(settings)
+        self.features = (ml.Feature("one", dim=1, optimizer=SGD(1.0), initializer=Zeros()),)
+
+    def source(self, mode):
+        ids = Ragged.from_lists([[7]])
+        return [Batch({"one": ids}, labels={"click": torch.zeros(1)}) for _ in range(10)]
+
+    def build(self):
+        return torch.nn.Linear(1, 1)
+
+    def loss(self, model, inputs, batch):
+        value = inputs.pooled["one"].sum()
+        with open(Path(self.settings.folder, f"seen-{self.watched.name}"), "a") as file:
+            file.write(f"{-value.item()}\n")
+        logit = model(inputs.pooled["one"].detach()).squeeze(1)
+        return value - value.detach() + logit.mean() * 0, logit.sigmoid()
 
 
 class Rich(Counted):
@@ -140,12 +173,15 @@ class Watched(Hook):
     """Notes the begin and the steps of a worker, and obeys the files of the job's folder.
 
     `pause` has start of a worker -> numbers of steps after which the worker waits, until the files
-    `go-0`, `go-1` and so on are there. After a strike that kills a worker, the others wait until it
-    is there again, so that they do not take all of its work.
+    `go-0`, `go-1` and so on are there. After a strike that kills a worker, the others wait until
+    the worker is there again, so that they do not take all of its work.
     """
 
-    def __init__(self, folder):
-        self._folder, self._num_steps = folder, 0
+    def __init__(self, folder, slow=-1):
+        self._folder, self._slow, self.num_steps = folder, slow, 0
+
+    def is_worker(self, index):
+        return self.name.startswith(f"worker-{index}.")
 
     def after_create_session(self, run, coordinator):
         from tests.train.roles.role_records import this_role
@@ -154,14 +190,16 @@ class Watched(Hook):
         (self._folder / "began" / self.name).touch()
 
     def after_run(self, ctx, results):
-        self._num_steps += 1
-        (self._folder / "began" / self.name).write_text(str(self._num_steps))
+        self.num_steps += 1
+        (self._folder / "began" / self.name).write_text(str(self.num_steps))
         if (self._folder / "pause").exists():
             steps = json.loads((self._folder / "pause").read_text()).get(self.name, [])
             for place, step in enumerate(steps):
-                if step == self._num_steps:
+                if step == self.num_steps:
                     (self._folder / f"{self.name}.waits-{place}").touch()
                     wait_for((self._folder / f"go-{place}").exists)
+        if self.is_worker(self._slow):
+            time.sleep(SLOW_SECONDS)
         self._wait_for_struck()
 
     def _wait_for_struck(self):

@@ -21,7 +21,7 @@ from monolith.table import Table
 from tests.cluster.server_records import record_tables
 
 MOMENTS = ("before", "held", "cut", "after")
-"""When a chief kills: before the hold of a save, in it, after it, and when the save is named."""
+"""When a chief kills: before a save, while all hold, when all go on, when the save is named."""
 
 STRIKES = "strikes.json"
 

@@ -205,6 +205,7 @@ class JobClient:
         self._facts = json.dumps({name: list(lines) for name, lines in facts.items()})
         self._join_all()
         self.servers.renewal = self
+        self.servers.watch()  # others wait for the chief's restores, whatever it does
         self._is_joined = True
         self._thread.start()
 

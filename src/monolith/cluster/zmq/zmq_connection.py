@@ -294,7 +294,7 @@ class ZmqConnection(Connection, Polled):
             if now - self._last_look > _ADDRESS_SECONDS:
                 self._look_for_address(now)
         elif not self._is_welcome:
-            if self._life is None or self._calls:
+            if self._life is None or self._calls or self.is_watching:
                 self._greet(now)
         elif now - max(self._last_sent, self._last_heard) > _PING_SECONDS:
             self._outbox.append(self._frames(Header(Kind.PING), _EMPTY))
@@ -502,8 +502,9 @@ class ZmqConnection(Connection, Polled):
             if error is None:
                 self._life = life
                 self._post_all()
-            else:  # the next call makes another attempt
-                self._is_welcome, self._last_greeting = False, 0.0
+            else:  # the next call makes another attempt, or a watch after a while
+                self._is_welcome = False
+                self._last_greeting = time.monotonic() if self.is_watching else 0.0
                 self._end_calls(error)
 
         self._loop.run_soon(end)
