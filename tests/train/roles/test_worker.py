@@ -1,5 +1,6 @@
 """How a worker begins: `_prepare`, `_go_on` and `_follow`, with a job that notes its calls."""
 
+import functools
 import types
 
 import pytest
@@ -38,7 +39,8 @@ class Job:
 
 
 def trainer_of(job, *, checkpoint=None, directory=None):
-    state = types.SimpleNamespace(first=3, checkpoint=checkpoint)
+    note = functools.partial(setattr, job, "noted")
+    state = types.SimpleNamespace(first=3, checkpoint=checkpoint, note_checkpoint=note)
     return types.SimpleNamespace(
         served=job,
         state=state,
