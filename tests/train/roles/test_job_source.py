@@ -22,13 +22,15 @@ class Job:
         self.worker, self.num_workers = worker, num_workers
         self.state.join(worker, worker, [worker], {}, {})
         self.lost, self.finished = set(), []
-        self.number = 0
+        self.number = self.num_takes = 0
 
     def offer(self, names, num_epochs):
         self.state.offer(names, num_epochs)
 
     def take(self, finished=()):
         self.finished += finished
+        self.num_takes += 1
+        assert self.num_takes < 20, "the source waits for ever"
         return self.state.take(self.worker, self.worker, self.number, finished)
 
     def has(self, share):
