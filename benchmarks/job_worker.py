@@ -99,7 +99,7 @@ class TurnSink:
         now = time.perf_counter()
         if self._is_over or (self._seconds and now - self._start < self._seconds):
             return
-        command = {"do": "stop"}
+        command: dict[str, Any] = {"do": "stop"}
         with contextlib.suppress(BrokenPipeError):  # who asked is gone
             if self._seconds:
                 self._answer(now - self._start, step)
