@@ -4,6 +4,7 @@ Commands come on stdin and answers go to stdout, a JSON line each (`processes.Wo
 Between two samples the worker waits in the sink of its measurements, after a report.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -98,9 +99,11 @@ class TurnSink:
         now = time.perf_counter()
         if self._is_over or (self._seconds and now - self._start < self._seconds):
             return
-        if self._seconds:
-            self._answer(now - self._start, step)
-        command = json.loads(sys.stdin.readline() or '{"do": "stop"}')
+        command: dict[str, Any] = {"do": "stop"}
+        with contextlib.suppress(BrokenPipeError):  # who asked is gone
+            if self._seconds:
+                self._answer(now - self._start, step)
+            command = json.loads(sys.stdin.readline() or '{"do": "stop"}')
         if command["do"] == "stop":
             self._is_over = True
             signal.raise_signal(signal.SIGTERM)
