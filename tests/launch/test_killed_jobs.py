@@ -9,7 +9,6 @@ import pytest
 
 from tests.launch.job_reports import lost_pushes, repeats, trained
 from tests.train.roles.role_records import MOMENTS, strikes_of
-from tests.train.roles.test_job_parity import held_out_loss
 
 pytestmark = [pytest.mark.dist, pytest.mark.thorough]
 
@@ -52,22 +51,3 @@ def test_a_job_ends_and_counts_what_was_lost_when_any_role_is_killed(nursery, sa
 def test_a_job_ends_and_counts_what_was_lost_in_the_whole_matrix(nursery, samples, target, moment):
     with nursery.job(samples(800), **{"--save-every": 30}) as job:
         assert_counted(job, run_with_kills(job, (target, moment)))
-
-
-@pytest.mark.slow
-@pytest.mark.req("TS-CPUDIST-T6")
-@pytest.mark.parametrize("seed", range(3))
-def test_twenty_kills_leave_the_loss_within_the_spread_of_undisturbed_seeds(nursery, samples, seed):
-    held_out = samples(1000, seed=100)
-    undisturbed = [held_out_loss(samples(4800, i), held_out, seed=i) for i in range(5)]
-    spread = max(undisturbed) - min(undisturbed)
-    draw = random.Random(seed)
-    for number in range(5):
-        strikes = draw.choices(MATRIX, k=4)
-        data, settings = samples(4800, 5 + seed), {"train.seed": number, "batch_size": 24}
-        settings |= {"train.prefetch": 1, "train.push": 1}
-        with nursery.job(data, settings=settings, **{"--save-every": 12}) as job:
-            run_with_kills(job, *strikes, num_samples=4800)
-        loss = held_out_loss(data, held_out, saves=job.saves)
-        print(f"losses of undisturbed seeds {undisturbed}, of the job {loss}")
-        assert min(undisturbed) - spread < loss < max(undisturbed) + spread

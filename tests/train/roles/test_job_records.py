@@ -138,3 +138,25 @@ def test_a_job_of_any_size_trains_exactly_the_rest_of_a_job_that_was_killed_whol
     assert counts_of(resumed.saves) == dict.fromkeys(range(800), 1)
     assert (ended["job"]["steps"], ended["job"]["samples"]) == (100, 800)
     assert ended["job"]["repeats"] == ended["job"]["lost_pushes"] == 0
+
+
+@pytest.mark.req("TS-CPUDIST-T5")
+@pytest.mark.parametrize("num_servers", [1, 3])
+def test_a_job_of_one_worker_goes_on_with_a_run_of_one_process_and_the_other_way_round(
+    nursery, samples, num_servers
+):
+    data = samples(400)
+    task = Counted(JobSettings(data={"train": data}))
+    with nursery.job(data, num_servers, 1) as job, Trainer(task, TrainSettings(steps=20)) as local:
+        local.fit()
+        local.save(job.saves)
+        ended = job.run("--resume", "--set", "train.steps=35")
+        assert (ended["num_steps"], ended["job"]["steps"]) == (15, 35)
+        local.restore(job.saves)
+        assert local.run.global_step == 35
+        assert counts_of(job.saves) == dict.fromkeys(range(35 * 8), 1)
+    with Trainer(task, TrainSettings()) as local:
+        local.restore(job.saves)
+        local.fit()
+        local.save(job.saves)
+    assert counts_of(job.saves) == dict.fromkeys(range(400), 1)
