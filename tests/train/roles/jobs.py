@@ -200,13 +200,12 @@ class Job:
         return self.roles[name].result
 
     def run(self, *more):
-        """Run the job to its end."""
-        return self.start_all(*more).wait()
+        """Run the job to its end; no worker makes a second step before all have made one.
 
-    def run_together(self):
-        """Run the job to its end; no worker makes a second step before all have made one."""
+        A worker that is slow to start would otherwise find that the others have ended the job.
+        """
         self.pause(*[[1]] * self.num_workers)
-        self.start_all().meet(0, range(self.num_workers))
+        self.start_all(*more).meet(0, range(self.num_workers))
         self.go(0)
         return self.wait()
 

@@ -98,7 +98,7 @@ def test_saves_equal_the_recorded_updates_of_all_servers_up_to_their_cuts(
 ):
     data = samples(800)
     with nursery.job(data, record=True, settings=SAVES | settings, **{"--save-every": 30}) as job:
-        ended = job.run_together()
+        ended = job.run()
     saves = checkpoints(job.saves)
     assert len(saves) >= 4  # before the first step, two or more while both push, and the end
     for number, prefix in enumerate(saves):
