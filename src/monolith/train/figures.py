@@ -62,7 +62,8 @@ class Figures:
         num_refused: Number of ids that admission or a budget refused.
         num_evicted: Number of rows that expiry or a budget removed.
         memory_bytes: Resident memory of the process in bytes.
-        staleness: Largest number of steps since the last report whose updates a lookup missed.
+        staleness: Largest number of steps since the last report whose updates a lookup missed, or
+            the dense parameters in a job.
         staleness_bound: Largest `staleness` that the settings allow.
         prefetch: Number of steps read ahead at the time of the report.
         share: Share of the source that is read, 0 to 1; None if the size is unknown.

@@ -86,7 +86,8 @@ class StepOutput(NamedTuple):
 
     Attributes:
         parts: One `BatchOutput` per batch.
-        staleness: Number of updates that the step's lookup missed, at most `staleness_bound`.
+        staleness: Number of updates that the step's lookup missed, at most `staleness_bound`; or
+            of steps that a server had made and the dense parameters missed, if a job has more.
     """
 
     parts: list[BatchOutput]
@@ -338,6 +339,8 @@ class TrainLoop(Hook):
         self._state.position = source_position(parts[-1].position, is_alone=is_alone)
         self._state.num_samples += sum([len(part.batch) for part in parts])
         staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
+        if served is not None:
+            staleness = max(staleness, served.staleness)
         self.reader.finish()
         return StepOutput(outputs, staleness)
 
