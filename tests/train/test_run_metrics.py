@@ -1,5 +1,6 @@
 import dataclasses
 import gc
+import time
 import weakref
 
 import pytest
@@ -145,6 +146,12 @@ def test_bytes_of_tables_are_those_of_their_memory_reports():
         trainer.fit()
         tables = trainer.features.tables.values()
         assert value(sink, "tables/bytes") == sum(t.memory_report()["total_bytes"] for t in tables)
+
+
+def test_times_of_steps_add_up_to_less_than_the_run():
+    begin = time.perf_counter()
+    step = fit(Clicks(clicks(40))).summary("step/time", {})
+    assert 0 < step.num_times * step.mean / 1e6 < time.perf_counter() - begin
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
