@@ -20,6 +20,15 @@ def tests_directory() -> str:
     return os.environ.get("TEST_TMPDIR", "/tmp")
 
 
+def announced_host() -> str:
+    """Return the address that a launch environment gives this machine; empty without one.
+
+    The first entry of `CLOUDNATIVE_INET_ADDR` comes before `YARN_INET_ADDR`.
+    """
+    first = os.environ.get("CLOUDNATIVE_INET_ADDR", "").split(",")[0].strip()
+    return first or os.environ.get("YARN_INET_ADDR", "").strip()
+
+
 def variables(*prefixes: str) -> dict[str, str]:
     """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}
