@@ -12,12 +12,12 @@ def load_grpc() -> Any:
         FailedPreconditionError: gRPC or protobuf is not installed.
     """
     try:
-        import google.protobuf
         import grpc
+        from google import protobuf
     except ImportError as error:
         raise FailedPreconditionError(
             "[control] expected gRPC and protobuf, got none; install them with: "
             "pip install 'monolith-torch[cluster]'"
         ) from error
-    assert google.protobuf
+    assert protobuf
     return grpc

@@ -1,0 +1,157 @@
+"""Printed jobs, whose commands train as processes of this machine."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from monolith.checkpoint import find
+from monolith.cluster.zmq.curve_keys import CurveKeys
+from tests.cli.run import run
+from tests.launch.manifests.local_pods import MONOLITH, WAIT_SECONDS, LocalPods
+
+pytestmark = pytest.mark.dist
+
+FAKE_SRUN = Path(__file__).with_name("fake_srun.py")
+NUM_ROWS = 512
+TASK = """
+import torch
+import monolith as ml
+
+class Clicks(ml.Task):
+    features = (ml.Feature("user", dim=4),)
+
+    def source(self, mode):
+        samples = ml.data.parquet(self.settings.data[mode])
+        return samples.batch(self.settings.batch_size)
+
+    def build(self):
+        return torch.nn.Linear(4, 1)
+
+    def loss(self, model, inputs, batch):
+        logit = model(inputs.pooled["user"]).squeeze(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, batch.label)
+        return loss, logit.sigmoid()
+"""
+END = rf"job: (\d+) steps, {NUM_ROWS} samples, 0 trained again, 0 pushes lost"
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch, tmp_path):
+    """Prints a job of 2 servers and 2 workers in a folder with its task, data and keys."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clicks.py").write_text(TASK)
+    (tmp_path / "data").mkdir()
+    columns = {"user": range(NUM_ROWS), "label": [0.0, 1.0] * (NUM_ROWS // 2)}
+    pq.write_table(pa.table(columns), tmp_path / "data" / "train.parquet")
+    CurveKeys.new().write(tmp_path / "clicks.keys")
+
+    def get(kind, *options):
+        words = ("clicks.py", "--ps", 2, "--workers", 2, "--print", kind, "--cpus", 1, *options)
+        ran = run(capsys, monkeypatch, "launch", *words, "--set", "batch_size=16")
+        assert ran.status == 0
+        return ran.out
+
+    return get
+
+
+def test_the_pods_of_kubernetes_train(printed, tmp_path):
+    text = printed(
+        *("kubernetes", "--image", "monolith:1", "--volume", "claim=/data"),
+        *("--data", "/data/train.parquet", "--checkpoints", "/data/run"),
+    )
+    folder = tmp_path / "pods"
+    folder.mkdir()
+    objects = list(yaml.safe_load_all(text))
+    pods = LocalPods(objects, folder, tmp_path / "clicks.keys", {"/data": tmp_path / "data"})
+    try:
+        pods.start()
+        ask_probes(pods)
+        statuses = pods.wait()
+    finally:
+        pods.close()
+    chief = pods.log("clicks-worker-0")
+    assert statuses == {
+        **dict.fromkeys(["clicks-ps-0", "clicks-ps-1"], 0),
+        **dict.fromkeys(["clicks-worker-0", "clicks-worker-1"], 0),
+    }, chief
+    assert re.search(END, chief), chief
+    assert find(str(tmp_path / "data" / "run")) is not None
+
+
+def ask_probes(pods):
+    """Ask the servers what the probes of their container ask, until they are ready."""
+    (container,) = pods.servers["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        get = container[kind]["httpGet"]
+        for server in range(2):
+            url = f"http://{pods.address(server)}:{ports[get['port']]}{get['path']}"
+            answer = eventually(lambda url=url: urllib.request.urlopen(url, timeout=10))
+            with answer:
+                assert json.load(answer)["is_ready"]
+
+
+def eventually(call):
+    pause = threading.Event()
+    for _ in range(int(WAIT_SECONDS / 0.1)):
+        try:
+            return call()
+        except OSError:
+            pause.wait(0.1)
+    return call()
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Begins a script as sbatch does, with programs in the place of srun, scontrol and monolith."""
+    programs = {
+        "srun": f'exec {shlex.join([sys.executable, "-S", str(FAKE_SRUN)])} "$@"',
+        "scontrol": f'echo "$@" >> {tmp_path}/scontrol.txt',
+        "monolith": f'exec {shlex.join(MONOLITH)} "$@"',
+    }
+    (tmp_path / "bin").mkdir()
+    for name, line in programs.items():
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/bash\n{line}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    processes = []
+
+    def begin(text):
+        (tmp_path / "job.sh").write_text(text)
+        with open(tmp_path / "log", "ab") as log:
+            process = subprocess.Popen(
+                ["bash", "job.sh"], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+            )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(WAIT_SECONDS)
+
+
+def test_the_script_of_slurm_trains(printed, slurm, tmp_path):
+    options = ("--data", "data/train.parquet", "--checkpoints", "saves")
+    status = slurm(printed("slurm", *options)).wait(WAIT_SECONDS)
+    log = (tmp_path / "log").read_text()
+    assert status == 0, log
+    assert len(re.findall(END, log)) == 2, log
+    assert find(str(tmp_path / "saves")) is not None
+    assert not (tmp_path / "scontrol.txt").exists()
