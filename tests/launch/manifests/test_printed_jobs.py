@@ -26,6 +26,7 @@ pytestmark = pytest.mark.dist
 
 FAKE_SRUN = Path(__file__).with_name("fake_srun.py")
 NUM_ROWS = 512
+LONG_ROWS = 40_000
 TASK = """
 import torch
 import monolith as ml
@@ -155,3 +156,92 @@ def test_the_script_of_slurm_trains(printed, slurm, tmp_path):
     assert len(re.findall(END, log)) == 2, log
     assert find(str(tmp_path / "saves")) is not None
     assert not (tmp_path / "scontrol.txt").exists()
+
+
+def write_data(folder, num_rows):
+    columns = {"user": [i % 64 for i in range(num_rows)], "label": [0.0, 1.0] * (num_rows // 2)}
+    pq.write_table(pa.table(columns), folder / "train.parquet")
+
+
+@pytest.mark.slow
+def test_a_script_whose_time_is_over_goes_on_where_it_was(printed, slurm, tmp_path):
+    write_data(tmp_path / "data", LONG_ROWS)
+    options = ("--data", "data/train.parquet", "--checkpoints", "saves")
+    text = printed("slurm", *options)
+    process = slurm(text)
+    log = tmp_path / "log"
+    wait_for(lambda: log.exists() and re.search(r"step \d+", log.read_text()))
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(WAIT_SECONDS) == 143, log.read_text()
+    assert "the time of the job is over" in log.read_text()
+    assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
+    saved = find(str(tmp_path / "saves")).step
+    log.unlink()
+    assert slurm(text).wait(WAIT_SECONDS) == 0
+    assert f"begins at step {saved:,}" in log.read_text()
+    (end,) = {*re.findall(r"job: [\d,]+ steps, ([\d,]+) samples, 0 trained again", log.read_text())}
+    assert end == f"{LONG_ROWS:,}"
+
+
+def wait_for(is_over):
+    pause = threading.Event()
+    for _ in range(int(WAIT_SECONDS / 0.1)):
+        if is_over():
+            return
+        pause.wait(0.1)
+    raise AssertionError("waited too long")
+
+
+@pytest.mark.slow
+def test_pods_that_all_get_sigterm_save_first(printed, tmp_path):
+    write_data(tmp_path / "data", LONG_ROWS)
+    text = printed(
+        *("kubernetes", "--image", "monolith:1", "--volume", "claim=/data"),
+        *("--data", "/data/train.parquet", "--checkpoints", "/data/run"),
+    )
+    folder = tmp_path / "pods"
+    folder.mkdir()
+    objects = list(yaml.safe_load_all(text))
+    pods = LocalPods(objects, folder, tmp_path / "clicks.keys", {"/data": tmp_path / "data"})
+    try:
+        pods.start()
+        wait_for(lambda: re.search(r"step \d+", pods.log("clicks-worker-0")))
+        for process in pods.processes.values():
+            process.terminate()
+        statuses = pods.wait()
+    finally:
+        pods.close()
+    chief = pods.log("clicks-worker-0")
+    assert (statuses["clicks-ps-0"], statuses["clicks-ps-1"]) == (0, 0), chief
+    assert statuses["clicks-worker-0"] == 143
+    saved = find(str(tmp_path / "data" / "run"))
+    assert f"step {saved.step:,} is saved at" in chief
+    assert saved.step > 0
+
+
+def test_a_server_that_fails_puts_the_job_into_the_queue_again(printed, slurm, tmp_path):
+    assert run_roles(printed, slurm, tmp_path, ps="sleep 1; exit 3", worker="exec sleep 60") == 3
+    assert (tmp_path / "scontrol.txt").read_text() == "requeue 7\n"
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [{"ps": "exit 2", "worker": "exec sleep 60"}, {"ps": "exec sleep 60", "worker": "exit 2"}],
+)
+def test_a_wrong_option_is_not_tried_again(printed, slurm, tmp_path, roles):
+    assert run_roles(printed, slurm, tmp_path, **roles) == 2
+    assert not (tmp_path / "scontrol.txt").exists()
+
+
+def test_a_job_is_tried_again_some_times(printed, slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    assert run_roles(printed, slurm, tmp_path, ps="exec sleep 60", worker="exit 1") == 1
+    assert not (tmp_path / "scontrol.txt").exists()
+
+
+def run_roles(printed, slurm, tmp_path, **roles):
+    """Exit status of a script whose roles are lines of bash."""
+    text = printed("slurm", "--data", "data/train.parquet", "--checkpoints", "saves")
+    cases = " ".join(f"{kind}) {line} ;;" for kind, line in roles.items())
+    (tmp_path / "bin" / "monolith").write_text(f"#!/bin/bash\ncase $1 in {cases} esac\n")
+    return slurm(text).wait(30)

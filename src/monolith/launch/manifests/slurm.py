@@ -73,14 +73,18 @@ step 1 \
 chief=$!
 %others
 while is_alive "$chief" && is_alive "$servers"; do pause; done
-if is_alive "$chief"; then
-  wait "$servers" && await "$chief" # the end of the job, unless a server has failed
+failed=0
+if is_alive "$chief"; then # the end of the job, unless a server has failed
+  wait "$servers"
+  failed=$?
+  [ "$failed" = 0 ] && await "$chief"
 else
   wait "$chief" && await "$servers"
 fi
 kill -KILL "$chief" "$servers" 2>/dev/null
 wait "$chief"
 status=$?
+[ "$failed" = 0 ] || status=$failed
 if [ "$status" = 0 ] || [ "$status" = 2 ] || [ "$reason" = TERM ]; then
   exit "$status"
 elif [ "$reason" = USR1 ]; then
