@@ -14,7 +14,7 @@ MAX_NAME = 40
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MEMORY = re.compile(r"([1-9][0-9]*)(Mi|Gi)")
 _MEBIBYTES = {"Mi": 1, "Gi": 1024}
-_SERVER_SECONDS = 300.0  # a scheduler takes longer to start a server again than a launcher
+SERVER_SECONDS = 300.0  # a scheduler takes longer to start a server again than a launcher
 _MIN_SERVER_THREADS = 2
 
 
@@ -105,7 +105,7 @@ class ClusterJob:
             "--num-workers": self.num_workers,
             "--settings": self.settings_file,
             "--keys": self.keys,
-            "--server-timeout": f"{_SERVER_SECONDS:g}",
+            "--server-timeout": f"{SERVER_SECONDS:g}",
             "--auto-resume": self.has_checkpoints,
             **own,
             **options,
