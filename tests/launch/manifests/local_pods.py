@@ -10,7 +10,7 @@ import sys
 from monolith.launch.manifests.kubernetes import FILES, KEYS, SECRET
 
 MONOLITH = (sys.executable, "-m", "monolith.cli.main")
-WAIT_SECONDS = 120
+WAIT_SECONDS = 240
 
 
 class LocalPods:

@@ -70,14 +70,7 @@ def printed(capsys, monkeypatch, tmp_path):
 
 
 def test_the_pods_of_kubernetes_train(printed, tmp_path):
-    text = printed(
-        *("kubernetes", "--image", "monolith:1", "--volume", "claim=/data"),
-        *("--data", "/data/train.parquet", "--checkpoints", "/data/run"),
-    )
-    folder = tmp_path / "pods"
-    folder.mkdir()
-    objects = list(yaml.safe_load_all(text))
-    pods = LocalPods(objects, folder, tmp_path / "clicks.keys", {"/data": tmp_path / "data"})
+    pods = pods_of(printed, tmp_path)
     try:
         pods.start()
         ask_probes(pods)
@@ -91,6 +84,17 @@ def test_the_pods_of_kubernetes_train(printed, tmp_path):
     }, chief
     assert re.search(END, chief), chief
     assert find(str(tmp_path / "data" / "run")) is not None
+
+
+def pods_of(printed, folder):
+    text = printed(
+        *("kubernetes", "--image", "monolith:1", "--volume", "claim=/data"),
+        *("--data", "/data/train.parquet", "--checkpoints", "/data/run"),
+    )
+    objects = list(yaml.safe_load_all(text))
+    (folder / "pods").mkdir()
+    volumes = {"/data": folder / "data"}
+    return LocalPods(objects, folder / "pods", folder / "clicks.keys", volumes)
 
 
 def ask_probes(pods):
@@ -198,14 +202,7 @@ def wait_for(is_over):
 @pytest.mark.slow
 def test_pods_that_all_get_sigterm_save_first(printed, tmp_path):
     write_data(tmp_path / "data", LONG_ROWS)
-    text = printed(
-        *("kubernetes", "--image", "monolith:1", "--volume", "claim=/data"),
-        *("--data", "/data/train.parquet", "--checkpoints", "/data/run"),
-    )
-    folder = tmp_path / "pods"
-    folder.mkdir()
-    objects = list(yaml.safe_load_all(text))
-    pods = LocalPods(objects, folder, tmp_path / "clicks.keys", {"/data": tmp_path / "data"})
+    pods = pods_of(printed, tmp_path)
     try:
         pods.start()
         wait_for(lambda: re.search(r"step \d+", pods.log("clicks-worker-0")))

@@ -90,7 +90,7 @@ class ManifestOptions:
         if self.memory is not None:
             fields["memory"] = self.memory
         try:
-            job = ClusterJob(task=task, **self._names(task), **fields)
+            job = ClusterJob(**{"task": task, **self._names(task), **fields})
             text = self._kubernetes(job) if self.kind == KUBERNETES else slurm_script(job, run)
         except (InvalidArgumentError, OSError) as error:
             fail(str(error), status=2)
@@ -125,7 +125,7 @@ class ManifestOptions:
             f"--from-file={KEYS_FILE}; and kubectl apply -f - with what was printed"
         )
 
-    def _names(self, task: str) -> dict[str, str]:
+    def _names(self, task: str) -> dict[str, Any]:
         """Return the names of the job and of its keys, by default those of the task."""
         file, _, _ = task.partition(".py:")
         stem = Path(file).name.removesuffix(".py").rpartition(".")[2]

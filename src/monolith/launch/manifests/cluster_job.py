@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from monolith.errors import InvalidArgumentError
 from monolith.launch.job_commands import THREADS_KEY, option_words
@@ -13,7 +14,7 @@ MAX_NAME = 40
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MEMORY = re.compile(r"([1-9][0-9]*)(Mi|Gi)")
-_MEBIBYTES = {"Mi": 1, "Gi": 1024}
+_MEBIBYTES = MappingProxyType({"Mi": 1, "Gi": 1024})
 SERVER_SECONDS = 300.0  # a scheduler takes longer to start a server again than a launcher
 _MIN_SERVER_THREADS = 2
 

@@ -81,7 +81,7 @@ def kubernetes_objects(job: ClusterJob, place: KubernetesPlace) -> list[dict[str
         InvalidArgumentError: A file is too large, or is no text.
         OSError: A file cannot be read.
     """
-    files = {}
+    files: dict[str, str] = {}
     if job.task.partition(".py:")[0].removesuffix(".py") != job.task:  # a file, maybe with a class
         path, _, name = job.task.partition(".py:")
         path = f"{path}.py" if name else path

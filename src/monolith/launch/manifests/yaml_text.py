@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 # A text that YAML 1.1 and 1.2 read as itself. Everything else is quoted.
 _PLAIN = re.compile(r"-{0,2}[A-Za-z/](?:[A-Za-z0-9_./:@-]*[A-Za-z0-9_/])?|[0-9]+[GM]i")
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _SIMPLE = re.compile(r"[\n -~]+")  # ASCII without tabs and carriage returns
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+_ESCAPES = MappingProxyType({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"})
 
 
 def yaml_text(documents: Sequence[Mapping[str, Any]]) -> str:
