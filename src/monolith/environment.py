@@ -20,6 +20,25 @@ def tests_directory() -> str:
     return os.environ.get("TEST_TMPDIR", "/tmp")
 
 
+def announced_host() -> str:
+    """Return the address that a launch environment gives this machine; empty without one.
+
+    The first entry of `CLOUDNATIVE_INET_ADDR` comes before `YARN_INET_ADDR`.
+    """
+    first = os.environ.get("CLOUDNATIVE_INET_ADDR", "").split(",")[0].strip()
+    return first or os.environ.get("YARN_INET_ADDR", "").strip()
+
+
+def app_master_address() -> str:
+    """Return the address of Primus' application master; empty unless both variables are set.
+
+    They are `PRIMUS_AM_RPC_HOST` and `PRIMUS_AM_RPC_PORT`.
+    """
+    host = os.environ.get("PRIMUS_AM_RPC_HOST", "")
+    port = os.environ.get("PRIMUS_AM_RPC_PORT", "")
+    return f"{host}:{port}" if host and port else ""
+
+
 def variables(*prefixes: str) -> dict[str, str]:
     """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}

@@ -64,6 +64,14 @@ ALLOWED: dict[tuple[str, str], str] = {
         "monolith.native_training.tasks.task_context",
         "_CURRENT",
     ): "which process of a job runs, by thread and task",
+    (
+        "monolith.native_training.yarn_runtime",
+        "_CHANNEL_MAP",
+    ): "a channel for each application master",
+    (
+        "monolith.native_training.yarn_runtime",
+        "_CHANNEL_LOCK",
+    ): "guards these channels",
     ("monolith.train.driver", "_DEFAULT"): "the registry of a context outside of all runs",
     ("monolith.train.driver", "_STACK"): "the current runs of each context",
 }

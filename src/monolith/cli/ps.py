@@ -69,6 +69,13 @@ def ps(
         int | None,
         typer.Option(min=0, metavar="N", help="Serve /metrics and /health at this port."),
     ] = None,
+    metrics_host: run.MetricsHost = None,
+    linger_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="S", help="Seconds after SIGTERM that clients have to end the job."
+        ),
+    ] = 0.0,
     drain_seconds: Annotated[
         float, typer.Option(min=0, metavar="S", help="Seconds that running calls have to end.")
     ] = 30.0,
@@ -83,11 +90,13 @@ def ps(
     import torch
 
     from monolith.cluster.zmq.curve_keys import read_keys
-    from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
+    from monolith.cluster.zmq.server_process import LOOPBACK, ServerOptions, ServerProcess
     from monolith.errors import OpError
 
     if status_seconds is not None and not (as_json and status_seconds > 0):
         fail(f"expected --status-seconds above 0 with --json, got {status_seconds:g}", status=2)
+    if metrics_host is not None and metrics_port is None:
+        fail(f"expected --metrics-port N with --metrics-host {metrics_host}, got none", status=2)
     if index >= num_servers:
         fail(f"expected --index below --num-servers, got {index} of {num_servers}", status=2)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -102,6 +111,7 @@ def ps(
             discovery,
             threads,
             metrics_port,
+            metrics_host or LOOPBACK,
         )
         process = ServerProcess(options, dense)
     except (OpError, OSError, ValueError) as error:
@@ -130,7 +140,7 @@ def ps(
             text += f"; next: {_next_command(facts, task, discovery, keys)}"
         _tell(as_json, {"event": "ready", **facts}, text)
         with _reports(process.health, status_seconds if as_json else None):
-            process.run()
+            process.run(linger_seconds=linger_seconds)
         is_drained = process.drain(drain_seconds)
         counts = dict(process.loop.counts)
         reason = received[0] if received else "end of the job"

@@ -59,6 +59,7 @@ def worker(
     full_every: run.FullEvery = None,
     save_rate: run.SaveRate = None,
     resume: run.Resume = False,
+    auto_resume: run.AutoResume = False,
     fallback: run.Fallback = False,
     tensorboard: run.TensorBoard = None,
     metrics_port: run.MetricsPort = None,
@@ -86,7 +87,7 @@ def worker(
     lines = changed if index == 0 else []  # the settings of all workers are equal
     say("\n".join([title, *(f"  {line}" for line in lines)]))
     run.check_saves(how.checkpoint_dir, **saves)
-    begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
+    begin = ResumeOptions(how.checkpoint_dir, resume, fallback, auto_resume)
     remote = ServersOptions(
         servers, num_servers, keys, transfer, server_timeout, (index, num_workers)
     )

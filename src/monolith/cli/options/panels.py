@@ -20,18 +20,25 @@ _TRAINING = MappingProxyType(
 PANELS = MappingProxyType(
     {
         "train": _TRAINING,
-        "worker": _TRAINING,
+        "worker": MappingProxyType(
+            {**_TRAINING, "Checkpoints": (*_TRAINING["Checkpoints"], "auto_resume")}
+        ),
         "launch": MappingProxyType(
             {
                 "Job": ("ps", "workers", "run", "restarts", "grace_seconds", "tcp"),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
                 "Servers": ("server_timeout", "transfer"),
+                "Schedulers": (
+                    *("print", "name", "keys", "cpus", "memory"),
+                    *("image", "namespace", "volume"),
+                ),
             }
         ),
         "ps": MappingProxyType(
             {
                 "Address and keys": ("bind", "discovery", "keys", "insecure"),
-                "Work": ("threads", "call_threads", "drain_seconds"),
+                "Work": ("threads", "call_threads", "linger_seconds", "drain_seconds"),
+                "Metrics": ("metrics_port", "metrics_host"),
             }
         ),
     }

@@ -39,6 +39,10 @@ SaveRate = Annotated[
     float | None, typer.Option(metavar="MB/S", help="Limit of saves while training goes on.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")]
+AutoResume = Annotated[
+    bool,
+    typer.Option("--auto-resume", help="Continue from the newest checkpoint, if there is one."),
+]
 Fallback = Annotated[
     bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
 ]

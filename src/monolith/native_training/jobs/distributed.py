@@ -5,7 +5,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from monolith.cluster.job.shared_state import ValuesSharedState
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_process import ServerOptions
+from monolith.control.grpc_extra import load_grpc
+from monolith.environment import app_master_address
 from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     OpError,
     UnavailableError,
 )
+from monolith.native_training import yarn_runtime
 from monolith.native_training.cluster_manager import WORKER_JOB_NAME, get_training_cluster
 from monolith.native_training.hooks.current_run import CurrentRunHook
 from monolith.native_training.jobs.cpu_training import CpuTraining
@@ -138,6 +141,10 @@ class _Worker:
         return self._config.index == 0
 
     def run(self) -> JobReport:
+        with self._reports_end():
+            return self._run()
+
+    def _run(self) -> JobReport:
         config = self._config
         self._discovery.register(WORKER_JOB_NAME, config.index, self._address)
         _log.info("Started worker %d at %s.", config.index, self._address)
@@ -149,6 +156,20 @@ class _Worker:
             self._discovery.deregister(WORKER_JOB_NAME, config.index, self._address)
         _log.info("Finished worker %d.", config.index)
         return report
+
+    @contextlib.contextmanager
+    def _reports_end(self) -> Iterator[None]:
+        """Tell the application master, if there is one, how the chief has ended."""
+        if not (self._is_chief and app_master_address()):
+            yield
+            return
+        load_grpc()  # a missing package is an error before the training, not after it
+        try:
+            yield
+        except BaseException as error:
+            yarn_runtime.maybe_kill_application(str(error) or type(error).__name__)
+            raise
+        yarn_runtime.maybe_finish_application()
 
     def _train_with_retries(self) -> JobReport:
         config = self._config

@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
+from monolith.util.hosts import local_ip as get_local_ip
+
 _Connect = Callable[[str, int, float], None]
 
 
@@ -39,20 +41,6 @@ def concat_ip_and_port(ip: str, port: int) -> str:
         ('127.0.0.1:10', '[::1]:10')
     """
     return f"[{ip}]:{port}" if is_ipv6_address(ip) else f"{ip}:{port}"
-
-
-def get_local_ip() -> str:
-    """The first address of this host's name; if that is not found, its first IPv6 address.
-
-    Raises:
-        socket.gaierror: the name has no address at all.
-    """
-    name = socket.gethostname()
-    try:
-        addresses = socket.getaddrinfo(name, None)
-    except socket.gaierror:
-        addresses = socket.getaddrinfo(name, None, socket.AF_INET6)
-    return str(addresses[0][4][0])
 
 
 def is_ipv4_supported() -> bool:
