@@ -72,7 +72,10 @@ class DiscoverySuite(FixedSuite):
     """
 
     forgets = True
-    known_addresses = {"ps": {0: "127.0.0.1:7000", 1: "127.0.0.1:7001"}, "worker": {0: "10.0.0.3:1"}}
+    known_addresses = {
+        "ps": {0: "127.0.0.1:7000", 1: "127.0.0.1:7001"},
+        "worker": {0: "10.0.0.3:1"},
+    }
 
     @pytest.fixture
     def discovery(self, open_one):

@@ -5,6 +5,7 @@ session and kv, with blocking queries, TTL checks and sessions, and tokens.
 """
 
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -125,8 +126,9 @@ class ConsulServer:
         request.send_response(status)
         request.send_header("X-Consul-Index", str(self._index))
         request.send_header("Content-Length", str(len(content)))
-        request.end_headers()
-        request.wfile.write(content)
+        with contextlib.suppress(OSError):  # the client may be gone
+            request.end_headers()
+            request.wfile.write(content)
 
     def answer(self, method, path, query, body):
         routes = {

@@ -127,7 +127,7 @@ class ZooKeeperSession:
         self.client = make_client(hosts=options.servers, timeout=options.session_seconds)
         self._acl = _creator_acl() if getattr(self.client, "auth_data", None) else None
         self.client.add_listener(ZKListener(self.renew))
-        self.client.start()
+        self.client.start(timeout=options.session_seconds)
         try:
             self.client.DataWatch(options.path, self._see_job)
         except BaseException:
