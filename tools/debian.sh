@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what tests need beside Python: ZooKeeper and a Java runtime, on Debian as root. Elsewhere
+# Installs what tests need beside Python: the ZooKeeper server and a Java runtime, on Debian as root. Elsewhere
 # the tests that need them are skipped, and say what to install.
 set -euo pipefail
-packages=(zookeeper default-jre-headless)
+packages=(libzookeeper-java default-jre-headless)
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -105,7 +105,7 @@ def test_a_registration_that_consul_does_not_show_is_an_error():
 )
 def test_consul_takes_a_host_and_a_port(consul, address):
     for call in (consul.register, consul.deregister):
-        with pytest.raises(ValueError, match="^Invalid addr: ") as raised:
+        with pytest.raises(ValueError, match=r"^Invalid addr: ") as raised:
             call("server", 0, address)
         assert str(raised.value) == f"Invalid addr: {address}"
 
@@ -164,7 +164,7 @@ def test_a_chief_without_a_chief_in_the_cluster_is_refused():
 
 
 def test_tf_config_has_no_other_names():
-    with pytest.raises(ValueError, match="^name must be ps/worker$"):
+    with pytest.raises(ValueError, match=r"^name must be ps/worker$"):
         TfConfigServiceDiscovery(TF_CONFIG).query("server")
 
 

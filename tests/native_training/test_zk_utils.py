@@ -145,7 +145,7 @@ def test_the_client_is_stopped_after_an_error(fake, monkeypatch):
 
 def test_no_server_is_refused_before_a_connection(monkeypatch):
     monkeypatch.setattr(zk_utils, "MonolithKazooClient", lambda hosts: 1 / 0)
-    with pytest.raises(ValueError, match="expected zk_server or servers in zk_utils._HOSTS"):
+    with pytest.raises(ValueError, match=r"expected zk_server or servers in zk_utils\._HOSTS"):
         clear_zk_path(None, "job", False)
     with pytest.raises(ValueError, match="expected the servers of ZooKeeper"):
         ZKServiceDiscovery("job")

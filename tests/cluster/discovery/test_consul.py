@@ -111,7 +111,7 @@ def test_an_answer_without_an_end_is_given_up():
                     time.sleep(0.02)
 
         threading.Thread(target=drip, daemon=True).start()
-        with pytest.raises(DiscoveryError, match="bytes and no end after 0.3 s"):
+        with pytest.raises(DiscoveryError, match=r"bytes and no end after 0.3 s"):
             ConsulAgent(address, timeout_seconds=0.3).lookup("job")
 
 
@@ -128,7 +128,7 @@ def test_a_token_is_sent(open_one, monkeypatch):
     guarded = ConsulServer(token="secret")
     try:
         with pytest.raises(
-            FailedPreconditionError, match="Permission denied; set CONSUL_HTTP_TOKEN"
+            FailedPreconditionError, match=r"Permission denied; set CONSUL_HTTP_TOKEN"
         ):
             open_one(guarded.address).query("ps")
         monkeypatch.setenv("CONSUL_HTTP_TOKEN", "secret")
@@ -218,7 +218,7 @@ def test_the_newer_of_two_registrations_counts(server, open_one, caplog):
 def test_an_agent_that_refuses_short_sessions_is_told(open_one):
     strict = ConsulServer()
     try:
-        with pytest.raises(InvalidArgumentError, match="got 400: Invalid Session TTL '0.3s'"):
+        with pytest.raises(InvalidArgumentError, match=r"got 400: Invalid Session TTL '0\.3s'"):
             open_one(strict.address).hold("ps", 0)
         open_one(strict.address, hold_seconds=10.0).hold("ps", 0)
     finally:

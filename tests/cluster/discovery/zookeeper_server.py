@@ -1,4 +1,4 @@
-"""A ZooKeeper server of Debian's package, in the foreground on a free port."""
+"""A ZooKeeper server of Debian's packages, in the foreground on a free port."""
 
 import os
 import shutil
@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 JARS = ("/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar")
-NEEDS = "ZooKeeper and a Java runtime: bash tools/debian.sh, or apt-get install zookeeper default-jre-headless"
+NEEDS = (
+    "ZooKeeper and a Java runtime: bash tools/debian.sh as root, or on Debian "
+    "apt-get install libzookeeper-java default-jre-headless"
+)
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
