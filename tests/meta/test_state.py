@@ -53,6 +53,14 @@ ALLOWED: dict[tuple[str, str], str] = {
         "_SLOTS_LOCK",
     ): "guards these slots",
     (
+        "monolith.native_training.zk_utils",
+        "_HOSTS",
+    ): "a deployment sets its servers of ZooKeeper",
+    (
+        "monolith.native_training.zk_utils",
+        "_HOSTS_IPV6",
+    ): "the same by their IPv6 addresses",
+    (
         "monolith.native_training.tasks.registry",
         "_KEYS",
     ): "classes register under their keys when they are imported",

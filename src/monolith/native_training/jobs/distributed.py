@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monolith.checkpoint import find
@@ -83,6 +83,9 @@ def distributed_train(
     options: ProcessOptions,
 ) -> JobReport | None:
     """Run one process of a job; see `native_training.cpu_training.distributed_train`."""
+    if (place := discovery.place) is not None:
+        config.server_type, config.index = place.name, place.index
+        options = replace(options, bind=f"tcp://{place.address}")
     check_process(config)
     servers = StartedServers(config, discovery, options.keys)
     if config.server_type == "ps":
@@ -146,6 +149,7 @@ class _Worker:
 
     def _run(self) -> JobReport:
         config = self._config
+        self._discovery.hold(WORKER_JOB_NAME, config.index)
         self._discovery.register(WORKER_JOB_NAME, config.index, self._address)
         _log.info("Started worker %d at %s.", config.index, self._address)
         try:
