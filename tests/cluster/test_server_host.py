@@ -9,6 +9,7 @@ from monolith.cluster.call_host import Call
 from monolith.cluster.server_host import ServerHost, config_text
 from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.errors import (
+    AbortedError,
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -56,6 +57,18 @@ def test_a_table_is_opened_once_and_has_a_number(client):
     assert client.open() == Client(client.server, 2).open() == number
     assert client("num_rows", host=number) == 1
     assert client("table_names") == ["user"]
+
+
+def test_a_fence_holds_for_1100_clients_that_end_and_for_hosts_that_are_opened_later(client):
+    number, fenced = client.open(), Client(client.server, 7)
+    fenced("assign_add", OWN, column(1.0), NOW, 1, host=number)
+    client("fence", [7])
+    for other in range(100, 1200):
+        Client(client.server, other)("bye", host=number)
+    later = client.open(TableConfig("item", Segment(1, SGD(1.0), Zeros())))
+    for host in (number, later):
+        with pytest.raises(AbortedError, match="of one that is gone"):
+            fenced("assign_add", OWN, column(1.0), NOW, 1, host=host)
 
 
 def test_a_server_says_what_it_is(server, client):

@@ -91,6 +91,7 @@ class ServerHost:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._next_number = itertools.count(secrets.randbits(30) + 1)
         self._restored: dict[tuple[str, ...], Any] = {}  # clients of hosts that are not open yet
+        self._fenced: set[int] = set()
 
     def do(self, host: int, call: Call) -> Any:
         """Do a call to a host.
@@ -213,10 +214,10 @@ class ServerHost:
         return self.job is not None and self.job.is_ended
 
     def fence(self, clients: Sequence[int]) -> None:
-        """Refuse all later writes of some clients, on every host."""
+        """Refuse all later writes of some clients, on every host, also on those made later."""
+        self._fenced.update(clients)
         for host in list(self._hosts.values()):
-            for client in clients:
-                host.release_client(client, is_gone=True)
+            host.fence(clients)
 
     def tick(self) -> None:
         """Answer calls that have waited long enough; called several times a second."""
@@ -239,6 +240,7 @@ class ServerHost:
         if (clients := self._restored.pop(key, None)) is not None:
             host.restore_clients(clients)
         self._hosts[number] = host
+        host.fence(list(self._fenced))
         return number
 
     @property
