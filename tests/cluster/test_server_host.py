@@ -1,16 +1,19 @@
 """One server behind calls: its tables, groups and dense values, and what it refuses."""
 
 import json
+import threading
 
 import pytest
 import torch
 
+from monolith.cluster import server_host
 from monolith.cluster.call_host import Call
 from monolith.cluster.server_host import ServerHost, config_text
 from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.errors import (
     AbortedError,
     DataLossError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     MonolithError,
@@ -69,6 +72,70 @@ def test_a_fence_holds_for_1100_clients_that_end_and_for_hosts_that_are_opened_l
     for host in (number, later):
         with pytest.raises(AbortedError, match="of one that is gone"):
             fenced("assign_add", OWN, column(1.0), NOW, 1, host=host)
+
+
+FENCES = {
+    "fence": ([7],),
+    "give_up_workers": ([0],),
+    "join_job": (0, 2, [8], "{}", "{}"),
+}
+
+
+class SlowWrite:
+    """A write of client 7 to a table of a server; it ends when `gate` is set."""
+
+    def __init__(self, client):
+        self.number, self.gate, begun = client.open(), threading.Event(), threading.Event()
+        self.job = client("open_job", 1)
+        client("join_job", 0, 1, [7], "{}", "{}", host=self.job)
+        table = client.server._hosts[self.number].table
+        write = table._assign_add
+
+        def slow(*arguments):
+            begun.set()
+            assert self.gate.wait(30)
+            write(*arguments)
+
+        table._assign_add = slow
+        fenced = Client(client.server, 7)
+        arguments = OWN, column(1.0), NOW, 1
+        self.thread = threading.Thread(
+            target=lambda: fenced("assign_add", *arguments, host=self.number)
+        )
+        self.thread.start()
+        assert begun.wait(30)
+
+
+@pytest.mark.parametrize("verb", FENCES)
+def test_a_fence_is_answered_after_the_writes_that_have_begun(server, client, verb):
+    write = SlowWrite(client)
+    host = 0 if verb == "fence" else write.job
+    fence = threading.Thread(target=lambda: client(verb, *FENCES[verb], host=host))
+    fence.start()
+    fence.join(0.2)
+    was_waiting, rows = fence.is_alive(), Client(server, 5)("num_rows", host=write.number)
+    write.gate.set()
+    fence.join(30)
+    write.thread.join(30)
+    assert (was_waiting, rows) == (True, 0)
+    assert client("num_rows", host=write.number) == 1
+
+
+def test_a_write_that_does_not_end_fails_the_fence_and_later_ones_are_refused(
+    server, client, monkeypatch
+):
+    monkeypatch.setattr(server_host, "WRITE_SECONDS", 0.05)
+    write = SlowWrite(client)
+    with pytest.raises(DeadlineExceededError, match=r"within 0.05 seconds, got 1 of 1 that run on"):
+        client("fence", [7])
+    with pytest.raises(AbortedError, match="of one that is gone"):
+        Client(server, 7)("assign_add", OWN, column(1.0), NOW, 1, host=write.number)
+    write.gate.set()
+    write.thread.join(30)
+
+
+def test_a_client_that_fences_itself_does_not_wait_for_its_own_call(server):
+    Client(server, 7)("fence", [7])
 
 
 def test_a_server_says_what_it_is(server, client):

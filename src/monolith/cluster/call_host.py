@@ -121,6 +121,7 @@ class CallHost(ABC):
         self._clients: dict[int, _Client] = {}
         self._gone: dict[int, int] = {}  # in order: client -> the first number it may use again
         self._fenced: set[int] = set()  # apart: no number of clients that end drives a fence out
+        self._running: dict[Future[Any], tuple[int, int]] = {}  # writes -> client and thread
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
 
@@ -147,6 +148,7 @@ class CallHost(ABC):
             is_new = write is None
             if write is None:
                 write = client.writes[call.sequence] = _Write()
+                self._running[write.answer] = call.client, threading.get_ident()
         return self._begin(call, client, write) if is_new else self._answer(call, write)
 
     def _come_back(self, call: Call) -> _Client:
@@ -168,10 +170,13 @@ class CallHost(ABC):
         except BaseException as error:
             write.set_error(error)
             raise
-        write.num_bytes = _num_bytes(answer)
-        write.answer.set_result(answer)
-        with self._lock:
-            client.bound()
+        else:
+            write.num_bytes = _num_bytes(answer)
+            write.answer.set_result(answer)
+        finally:
+            with self._lock:
+                del self._running[write.answer]
+                client.bound()
         return answer
 
     def _check(self, call: Call) -> bool:
@@ -266,6 +271,13 @@ class CallHost(ABC):
             self._fenced |= new
         for client in clients:
             self.release_client(client, is_gone=True)
+
+    def running_writes(self, clients: Collection[int]) -> list[Future[Any]]:
+        """Return the answers of writes of some clients that run on other threads. Thread-safe."""
+        wanted, own = set(clients), threading.get_ident()
+        with self._lock:
+            running = self._running.items()
+            return [answer for answer, (c, thread) in running if c in wanted and thread != own]
 
     @property
     def clients(self) -> set[int]:

@@ -1,5 +1,6 @@
 """`ServerHost`: all that one server process holds, behind calls."""
 
+import concurrent.futures
 import itertools
 import json
 import secrets
@@ -18,6 +19,7 @@ from monolith.cluster.server_verbs import ROUTINGS, SERVER_VERBS
 from monolith.cluster.servers import LocalServer, ps_label
 from monolith.errors import (
     DataLossError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -34,6 +36,9 @@ QUICK_VERBS = frozenset(
     }
 )
 """Verbs that take microseconds if their message is small."""
+
+WRITE_SECONDS = 20.0
+"""Seconds that a fence waits for writes that have begun, less than a client waits for an answer."""
 
 SERVER = 0
 """Number of the host that is the server itself."""
@@ -164,6 +169,7 @@ class ServerHost:
                     device=self.label,
                     max_message_bytes=self._max_message_bytes,
                     fence=self.fence,
+                    await_writes=self.await_writes,
                 )
             if self.job.num_workers != num_workers:
                 raise InvalidArgumentError(
@@ -218,6 +224,22 @@ class ServerHost:
         self._fenced.update(clients)
         for host in list(self._hosts.values()):
             host.fence(clients)
+
+    def await_writes(self, clients: Sequence[int]) -> None:
+        """Wait for the end of the writes of some clients that have begun, on every host.
+
+        Raises:
+            DeadlineExceededError: A write runs on.
+        """
+        hosts = list(self._hosts.values())
+        running = [write for host in hosts for write in host.running_writes(clients)]
+        late = concurrent.futures.wait(running, WRITE_SECONDS).not_done
+        if late:
+            raise DeadlineExceededError(
+                f"[ServerHost.await_writes] expected the end of all writes of refused clients "
+                f"within {WRITE_SECONDS:g} seconds, got {len(late)} of {len(running)} that run on "
+                f"({self.label}); later ones are refused: try again"
+            )
 
     def tick(self) -> None:
         """Answer calls that have waited long enough; called several times a second."""
@@ -345,6 +367,7 @@ class _ServerCalls(CallHost):
 
     def _do_fence(self, clients: list[int]) -> None:
         self._server.fence(clients)
+        self._server.await_writes(clients)
 
     def _do_clients_state(self) -> str:
         return json.dumps(self._server.clients_state())
