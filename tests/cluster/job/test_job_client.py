@@ -278,6 +278,22 @@ class TestHolds:
         assert chief.others() == []
         assert chief.describe()[0]["counts"]["dropped"] == 1
 
+    def test_a_server_that_ends_in_a_hold_drops_the_save_and_no_worker(self, running):
+        chief = running.client(0, hold_seconds=WAIT, timeout_seconds=1.0)
+        other = running.client(1, timeout_seconds=1.0)
+        other._obey = lambda news: None
+
+        def cut():
+            with chief.quiet():
+                raise AssertionError("nobody holds")
+
+        cutting = run(cut)
+        assert until(lambda: running.state._waiters, WAIT)
+        running.loops[0].drain(WAIT)
+        assert isinstance(result_of(cutting), FailedPreconditionError)
+        assert running.state.counts().dropped == 0
+        assert set(running.hosts[1].job._starts) == {0, 1}
+
     def test_without_news_the_hold_lasts(self, running, workers):
         chief, other = workers
         ask, is_away = other._news, threading.Event()

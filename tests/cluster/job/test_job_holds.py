@@ -214,9 +214,11 @@ def test_workers_are_stopped_once(state):
     assert state.take(1, 1, 0).kind == "end"
 
 
-def test_a_server_that_ends_answers_all(state):
+def test_a_server_that_ends_answers_all_and_names_no_worker_as_silent(state):
     hold = state.hold(0, 20)
     watching, waiting = watch(state), state.await_held(hold, 10)
     state.end_waits()
     assert watching.done()
-    assert [number for number, _ in waiting.result(0)] == [1, 2]
+    with pytest.raises(FailedPreconditionError, match="got one that ends"):
+        waiting.result(0)
+    assert state.alive_workers() == [0, 1, 2]

@@ -514,10 +514,17 @@ class JobState:
             self._end_late_hold()
 
     def end_waits(self) -> None:
-        """Answer all who wait: the server ends."""
+        """Answer all who wait: the server ends. Who waits for a hold gets an error."""
         with self._lock:
             self._publish()
-            self._note_held(is_over=True)
+            waiters, self._waiters = self._waiters, []
+        for _, future in waiters:  # whoever has not held yet is not silent
+            future.set_exception(
+                FailedPreconditionError(
+                    "[JobState.await_held] expected a server that waits for all workers to hold, "
+                    "got one that ends; hold again at its next start"
+                )
+            )
 
     # Saves
 
