@@ -219,6 +219,16 @@ class TestHolds:
         assert len(result_of(second)) == 2
         assert not chief._is_holding
 
+    def test_a_worker_that_joins_in_a_hold_pushes_after_it(self, running):
+        chief = running.client(0, hold_seconds=WAIT)
+        with chief.quiet():
+            first = run(lambda: step(running.client(1)))
+            assert until(lambda: running.state.alive_workers() == [0, 1], WAIT)
+            first.join(0.3)
+            assert first.is_alive()
+            assert running.state.counts().steps == 0
+        assert len(result_of(first)) == 2
+
     def test_two_cuts_follow_each_other(self, workers):
         chief, other = workers
         for _ in range(3):
