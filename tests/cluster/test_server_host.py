@@ -138,6 +138,24 @@ def test_a_client_that_fences_itself_does_not_wait_for_its_own_call(server):
     Client(server, 7)("fence", [7])
 
 
+def test_values_beyond_a_number_are_refused(client, monkeypatch):
+    monkeypatch.setattr(server_host, "MAX_VALUES", 2)
+    client("write_values", [("a", torch.ones(1)), ("b", torch.ones(1))])
+    client("write_values", [("a", torch.zeros(1))])
+    with pytest.raises(FailedPreconditionError, match="at most 2 values .* got 3 of 12 with 'c'"):
+        client("write_values", [("c", torch.ones(1))])
+    assert client("value_names") == ["a", "b"]
+
+
+def test_values_beyond_a_number_of_bytes_are_refused(client, monkeypatch):
+    monkeypatch.setattr(server_host, "MAX_VALUE_BYTES", 40)
+    client("write_values", [("a", torch.ones(10))])
+    client("write_values", [("a", torch.zeros(10))])
+    with pytest.raises(FailedPreconditionError, match="of 40 bytes together, got 2 of 41 with 'b'"):
+        client("write_values", [("b", torch.ones(1, dtype=torch.int8))])
+    assert client("value_names") == ["a"]
+
+
 def test_a_server_says_what_it_is(server, client):
     facts = {"index": 1, "num_servers": 2, "life": server.life, "tables": []}
     assert client("describe") == {**facts, "is_ready": False}

@@ -5,7 +5,7 @@ import itertools
 import json
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,12 @@ QUICK_VERBS = frozenset(
 
 WRITE_SECONDS = 20.0
 """Seconds that a fence waits for writes that have begun, less than a client waits for an answer."""
+
+MAX_VALUES = 1 << 16
+"""Most named dense values of a server."""
+
+MAX_VALUE_BYTES = 4 << 30
+"""Most bytes of the named dense values of a server."""
 
 SERVER = 0
 """Number of the host that is the server itself."""
@@ -213,6 +219,24 @@ class ServerHost:
             self.index, self.num_servers, self.label = index, num_servers, ps_label(index)
             self._hosts[SERVER].device = self.label
             self._server = LocalServer(index, self.label, self._max_message_bytes)
+
+    def write_values(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Keep named values, in the place of those with the same names.
+
+        Raises:
+            FailedPreconditionError: The server would have too many, or too large ones; none is
+                kept.
+        """
+        with self._lock:
+            together = {**self.values, **values}
+            num_bytes = sum(value.numel() * value.element_size() for value in together.values())
+            if len(together) > MAX_VALUES or num_bytes > MAX_VALUE_BYTES:
+                raise FailedPreconditionError(
+                    f"[ServerHost.write_values] expected at most {MAX_VALUES} values of "
+                    f"{MAX_VALUE_BYTES} bytes together, got {len(together)} of {num_bytes} with "
+                    f"{short(next(iter(values)))} ({self.label}); keep large values in tables"
+                )
+            self.values = together
 
     @property
     def is_job_ended(self) -> bool:
@@ -390,7 +414,7 @@ class _ServerCalls(CallHost):
 
     def _do_write_values(self, values: list[tuple[str, torch.Tensor]]) -> None:
         # A new tensor each time, so that an answer that is on its way does not change.
-        self._server.values.update({name: value.clone() for name, value in values})
+        self._server.write_values({name: value.clone() for name, value in values})
 
 
 def config_text(config: TableConfig) -> str:

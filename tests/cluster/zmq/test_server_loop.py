@@ -164,6 +164,26 @@ def test_a_client_beyond_the_limit_is_refused(server):
             assert first.greet(1)[0].kind == Kind.WELCOME
 
 
+def test_callers_beyond_the_limit_are_refused_until_one_says_goodbye(server):
+    with serving(server, limits=Limits(callers=2)) as loop, raw_client(loop) as client:
+        client.greet()
+        for caller in (8, 9, 8):
+            client.call(server, client=caller)
+            assert client.read()[0].kind == Kind.REPLY
+        client.call(server, client=10, request=5)
+        header, value = client.read()
+        assert (header.kind, header.request) == (Kind.ERROR, 5)
+        assert "expected at most 2 callers of one client" in value["text"]
+        assert loop.counts["too_many_callers"] == 1
+        client.call(server, client=8, host=3)  # another host would keep answers for it, too
+        assert client.read()[0].kind == Kind.ERROR
+        client.call(server, "bye", client=9)
+        assert client.read()[0].kind == Kind.REPLY
+        client.call(server, client=10)
+        assert client.read()[0].kind == Kind.REPLY
+    assert len(server.calls) == 5
+
+
 def test_one_socket_is_one_client(server):
     with serving(server, limits=Limits(sessions=2)) as loop, raw_client(loop) as client:
         for number in range(1, 5):

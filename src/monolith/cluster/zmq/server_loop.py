@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.cluster.call_host import Call
+from monolith.cluster.call_host import BYE, Call
 from monolith.cluster.wire.error_codec import error_to_value
 from monolith.cluster.wire.message import (
     HEADER_BYTES,
@@ -34,6 +34,7 @@ from monolith.cluster.zmq.sessions import Limits, Session, Sessions
 from monolith.cluster.zmq.waker import Waker
 from monolith.errors import (
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
 )
@@ -391,9 +392,17 @@ class ServerLoop:
             self._note_refusal("beyond_window", text)
             self._refuse(session.route, header, "window", text)
             return
+        if not session.admit(header.client, header.host, limits):
+            text = (
+                f"{self._where} expected at most {limits.callers} callers of one client, got one "
+                "more; close tables and groups that are not used any more"
+            )
+            self._note_refusal("too_many_callers", text)
+            value = error_to_value(FailedPreconditionError(text))
+            self._post(session.route, header, Kind.ERROR, pack(value))
+            return
         session.num_calls += 1
         session.call_bytes += message.num_bytes
-        session.clients.add(header.client)
         self._counts["calls"] += 1
         session.waiting.append((message, now))
 
@@ -474,6 +483,8 @@ class ServerLoop:
     def _answer(self, session: Session, message: Message, kind: Kind, packed: Packed) -> None:
         session.num_calls = max(0, session.num_calls - 1)
         session.call_bytes = max(0, session.call_bytes - message.num_bytes)
+        if VERB_OF_NUMBER.get(message.header.verb) == BYE:
+            session.callers.discard((message.header.client, message.header.host))
         session.sent(HEADER_BYTES + packed.num_bytes)
         if kind == Kind.ERROR:
             self._counts["errors"] += 1
@@ -493,7 +504,7 @@ class ServerLoop:
     def _release(self, session: Session) -> None:
         self._sessions.remove(session)
         session.waiting.clear()
-        for client in session.clients:
+        for client in {client for client, _ in session.callers}:
             self._pool.submit(self._server.release_client, client)
 
 

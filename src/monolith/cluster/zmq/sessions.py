@@ -17,6 +17,7 @@ class Limits:
         running: calls of a client that are done at once; so many answers may come beyond
             `answer_bytes`.
         sessions: number of clients.
+        callers: callers of a client, each counted on each host that it calls, until its last call.
         lease_seconds: how long a client is kept that says nothing.
         message_bytes: bytes of a message.
     """
@@ -26,6 +27,7 @@ class Limits:
     answer_bytes: int = 512 << 20
     running: int = 8
     sessions: int = 4096
+    callers: int = 4096
     lease_seconds: float = 60.0
     message_bytes: int = 1 << 32
 
@@ -35,7 +37,7 @@ class Session:
 
     Attributes:
         route: where its answers go.
-        clients: ids of the callers in the process of the client.
+        callers: ids of the callers in the process of the client, each with a host that it calls.
         num_calls: calls without an answer.
         call_bytes: bytes of these calls.
         unread_bytes: bytes of answers that the client has not said to have.
@@ -46,7 +48,7 @@ class Session:
 
     def __init__(self, number: int, route: bytes, now: float) -> None:
         self.number, self.route, self.last_heard = number, route, now
-        self.clients: set[int] = set()
+        self.callers: set[tuple[int, int]] = set()
         self.num_calls = self.call_bytes = self.num_running = 0
         self._sent_bytes = self._received_bytes = 0
         self.waiting: collections.deque[tuple[Message, float]] = collections.deque()
@@ -54,6 +56,13 @@ class Session:
     @property
     def unread_bytes(self) -> int:
         return self._sent_bytes - self._received_bytes
+
+    def admit(self, caller: int, host: int, limits: Limits) -> bool:
+        """Note a caller of a host; return whether there is room for it."""
+        if len(self.callers) >= limits.callers and (caller, host) not in self.callers:
+            return False
+        self.callers.add((caller, host))
+        return True
 
     def may_begin(self, limits: Limits) -> bool:
         """Whether another call may begin."""
