@@ -36,6 +36,7 @@ from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    OpError,
     UnavailableError,
 )
 
@@ -116,8 +117,10 @@ class ServerLoop:
     ) -> None:
         self._where = f"[server {server.label}]"
         self._server, self._versions = server, versions
-        self._limits = limits or Limits()
         address = check_address(self._where, address, with_any_port=True)
+        # Keys, or the permissions of a Unix socket, say who can send.
+        is_trusted = keys is not None or address.startswith("ipc://")
+        self._limits = (limits or Limits()).with_frames(is_trusted=is_trusted)
         if keys is None and not is_insecure and not is_local(address):
             raise InvalidArgumentError(
                 f"{self._where} expected keys for an address that other machines can reach, got "
@@ -223,7 +226,7 @@ class ServerLoop:
             (zmq.LINGER, 0),
             (zmq.SNDHWM, 0),  # windows bound what waits
             (zmq.RCVHWM, 0),
-            (zmq.MAXMSGSIZE, self._limits.message_bytes),
+            (zmq.MAXMSGSIZE, self._limits.frame_bytes),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.HANDSHAKE_IVL, _HANDSHAKE_SECONDS * 1000),
             (zmq.HEARTBEAT_IVL, 5000),
@@ -372,6 +375,8 @@ class ServerLoop:
             "window_messages": limits.window_messages,
             "window_bytes": limits.window_bytes,
             "lease_seconds": limits.lease_seconds,
+            "message_bytes": limits.message_bytes,
+            "frame_bytes": limits.frame_bytes,
         }
         self._post(route, header, Kind.WELCOME, pack(welcome))
 
@@ -392,19 +397,26 @@ class ServerLoop:
             self._note_refusal("beyond_window", text)
             self._refuse(session.route, header, "window", text)
             return
+        if message.num_bytes > limits.message_bytes:
+            text = f"expected a call of at most {limits.message_bytes} bytes, got one of "
+            text += str(message.num_bytes)
+            self._refuse_call(session, header, "too_large", InvalidArgumentError(text))
+            return
         if not session.admit(header.client, header.host, limits):
-            text = (
-                f"{self._where} expected at most {limits.callers} callers of one client, got one "
-                "more; close tables and groups that are not used any more"
-            )
-            self._note_refusal("too_many_callers", text)
-            value = error_to_value(FailedPreconditionError(text))
-            self._post(session.route, header, Kind.ERROR, pack(value))
+            text = f"expected at most {limits.callers} callers of one client, got one more; close "
+            text += "tables and groups that are not used any more"
+            self._refuse_call(session, header, "too_many_callers", FailedPreconditionError(text))
             return
         session.num_calls += 1
         session.call_bytes += message.num_bytes
         self._counts["calls"] += 1
         session.waiting.append((message, now))
+
+    def _refuse_call(self, session: Session, header: Header, name: str, error: OpError) -> None:
+        """Answer a call, which is not done, by an error."""
+        self._note_refusal(name, str(error))
+        value = error_to_value(type(error)(f"{self._where} {error}"))
+        self._post(session.route, header, Kind.ERROR, pack(value))
 
     def _begin(self, session: Session, message: Message, arrival: float) -> None:
         verb = VERB_OF_NUMBER.get(message.header.verb, "")

@@ -6,6 +6,10 @@ import dataclasses
 from monolith.cluster.wire.message import Message
 
 
+OPEN_FRAME_BYTES = 256 << 20
+"""Most bytes of a frame at an address where anybody who can connect can send."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What clients may ask of a server.
@@ -19,7 +23,9 @@ class Limits:
         sessions: number of clients.
         callers: callers of a client, each counted on each host that it calls, until its last call.
         lease_seconds: how long a client is kept that says nothing.
-        message_bytes: bytes of a message.
+        message_bytes: bytes of a call with all its frames; checked when all are here.
+        frame_bytes: bytes of a frame, beyond which a connection ends before the frame is read; None
+            is `message_bytes` where only trusted processes can send, and 256 MiB elsewhere.
     """
 
     window_messages: int = 64
@@ -30,6 +36,14 @@ class Limits:
     callers: int = 4096
     lease_seconds: float = 60.0
     message_bytes: int = 1 << 32
+    frame_bytes: int | None = None
+
+    def with_frames(self, *, is_trusted: bool) -> "Limits":
+        """Return the limits with a number of bytes of a frame."""
+        if self.frame_bytes is not None:
+            return self
+        of_any = min(self.message_bytes, OPEN_FRAME_BYTES)
+        return dataclasses.replace(self, frame_bytes=self.message_bytes if is_trusted else of_any)
 
 
 class Session:
