@@ -5,7 +5,6 @@ import dataclasses
 
 from monolith.cluster.wire.message import Message
 
-
 OPEN_FRAME_BYTES = 256 << 20
 """Most bytes of a frame at an address where anybody who can connect can send."""
 
