@@ -142,7 +142,7 @@ def test_values_beyond_a_number_are_refused(client, monkeypatch):
     monkeypatch.setattr(server_host, "MAX_VALUES", 2)
     client("write_values", [("a", torch.ones(1)), ("b", torch.ones(1))])
     client("write_values", [("a", torch.zeros(1))])
-    with pytest.raises(FailedPreconditionError, match="at most 2 values .* got 3 of 12 with 'c'"):
+    with pytest.raises(FailedPreconditionError, match=r"at most 2 values .* got 3 of 12 with 'c'"):
         client("write_values", [("c", torch.ones(1))])
     assert client("value_names") == ["a", "b"]
 

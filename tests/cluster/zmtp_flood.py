@@ -1,4 +1,4 @@
-"""Sends a message of many frames without a library, as a peer could that wants a server's memory."""
+"""Sends a message of many frames without a library, as a peer that wants a server's memory."""
 
 import contextlib
 import socket
