@@ -53,7 +53,7 @@ class TestZooKeeper(DiscoverySuite):
     @pytest.fixture
     def source(self, zookeeper, request):
         job = request.node.name
-        return f"ZKServiceDiscovery({job!r}, {zookeeper.hosts!r}, session_seconds=1)"
+        return f"ZKServiceDiscovery({job!r}, {zookeeper.hosts!r}, session_seconds=2)"
 
 
 class TestConsul(DiscoverySuite):

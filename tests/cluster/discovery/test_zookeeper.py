@@ -147,6 +147,16 @@ def test_a_lost_place_is_not_registered_again(server, open_one, caplog):
     assert winner.query("ps") == {0: "127.0.0.1:7001"}
 
 
+def test_an_expired_session_holds_again(server, open_one):
+    discovery, other = open_one(), open_one()
+    discovery.hold("worker", 0)
+    end_session(server, discovery)
+    text = "no process is worker 0, got one that is alive"
+    until(lambda: discovery.client.connected)
+    with pytest.raises(FailedPreconditionError, match=text):
+        other.hold("worker", 0)
+
+
 @pytest.mark.req("NT-ZK-T5")
 def test_clear_zk_path_removes_a_job(server, open_one, plain, job):
     discovery, reader = open_one(), open_one()
@@ -233,7 +243,7 @@ def test_other_nodes_are_no_processes(open_one, plain, job, caplog):
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch):
-    quick = functools.partial(ZKServiceDiscovery, session_seconds=0.3)
+    quick = functools.partial(ZKServiceDiscovery, start_seconds=0.3)
     monkeypatch.setattr(uris, "ZKServiceDiscovery", quick)
     with pytest.raises(DiscoveryError, match=r"ZooKeeper to answer, got none at 127.0.0.1:1 \("):
         open_discovery("zk://127.0.0.1:1/job")
@@ -248,4 +258,4 @@ def test_a_held_index_names_the_process(open_one):
 
 def test_the_class_raises_the_error_of_kazoo():
     with pytest.raises(KazooTimeoutError):
-        ZKServiceDiscovery("job", "127.0.0.1:1", session_seconds=0.3)
+        ZKServiceDiscovery("job", "127.0.0.1:1", start_seconds=0.3)
