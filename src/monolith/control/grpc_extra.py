@@ -1,0 +1,22 @@
+"""Import grpcio and protobuf, which the extra `cluster` installs, on first use."""
+
+from typing import Any
+
+from monolith.errors import FailedPreconditionError
+
+
+def load_grpc() -> Any:
+    """Return the module `grpc`; the generated messages can be imported, too.
+
+    Raises:
+        FailedPreconditionError: grpcio or protobuf is not installed.
+    """
+    try:
+        import google.protobuf  # noqa: F401
+        import grpc
+    except ImportError as error:
+        raise FailedPreconditionError(
+            "[control] expected grpcio and protobuf for the controller of a run, got none; install "
+            "them with: pip install 'monolith-torch[cluster]'"
+        ) from error
+    return grpc
