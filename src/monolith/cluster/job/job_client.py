@@ -244,10 +244,14 @@ class JobClient:
         alive: list[int] = self._one(0, "describe_job")["alive"]
         return [number for number in alive if number != self.worker]
 
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of the job as server 0 has them, see `Counts`."""
+        counts: dict[str, int] = self._zero("describe_job")["counts"]
+        return counts
+
     def read_steps(self) -> int:
         """Return the number of steps of all workers as server 0 has it."""
-        steps: int = self._one(0, "describe_job")["counts"]["steps"]
-        return steps
+        return self.counts()["steps"]
 
     def _await(self, is_over: Callable[[], bool], timeout_seconds: float, what: str) -> None:
         start, word = time.time(), time.monotonic() + _WORD_SECONDS
