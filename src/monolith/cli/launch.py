@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as options
 from monolith.environment import variables
 from monolith.errors import FailedPreconditionError
@@ -62,6 +63,7 @@ def launch(
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
     transfer: options.Transfer = None,
+    control: controls.Control = None,
     tcp: Annotated[bool, typer.Option("--tcp", help="Listen at ports, not sockets.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -76,6 +78,8 @@ def launch(
         _RESUME: resume,
         "--server-timeout": server_timeout,
         "--transfer": transfer,
+        "--control": control is True,
+        "--no-control": control is False,
     }
     threads = None if _has_threads(settings or [], file) else threads_per_worker(ps + workers)
     commands = JobCommands(

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as run
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
@@ -63,6 +64,11 @@ def train(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    control: controls.Control = None,
+    control_bind: controls.Bind = None,
+    control_cert: controls.Certificate = None,
+    control_key: controls.Key = None,
+    control_insecure: controls.Insecure = False,
     as_json: run.AsJson = False,
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
@@ -80,6 +86,14 @@ def train(
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
+    controller = controls.control_options(
+        control,
+        control_bind,
+        control_cert,
+        control_key,
+        insecure=control_insecure,
+        directory=how.checkpoint_dir,
+    )
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
     seed_all(how.seed)  # a task may make its dense model in its constructor
@@ -96,6 +110,7 @@ def train(
             tables,
             observers.profilers,
             metrics=observers.sink,
+            control=controller,
         ) as trainer,
     ):
         # Open the held-out data before the run, so that an error in it is raised now.

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from monolith.checkpoint import Checkpoint
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as run
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
@@ -66,6 +67,11 @@ def worker(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    control: controls.Control = None,
+    control_bind: controls.Bind = None,
+    control_cert: controls.Certificate = None,
+    control_key: controls.Key = None,
+    control_insecure: controls.Insecure = False,
     no_hints: run.NoHints = False,
     as_json: run.AsJson = False,
 ) -> None:
@@ -86,6 +92,16 @@ def worker(
     lines = changed if index == 0 else []  # the settings of all workers are equal
     say("\n".join([title, *(f"  {line}" for line in lines)]))
     run.check_saves(how.checkpoint_dir, **saves)
+    if control is None:  # a job with checkpoints has a controller
+        control = how.checkpoint_dir is not None
+    controller = controls.control_options(
+        control,
+        control_bind,
+        control_cert,
+        control_key,
+        insecure=control_insecure,
+        directory=how.checkpoint_dir,
+    )
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     remote = ServersOptions(
         servers, num_servers, keys, transfer, server_timeout, (index, num_workers)
@@ -113,7 +129,7 @@ def worker(
             checkpoint=checkpoint,
             hooks=[*observers.profilers, ProgressHook(progress)],
             metrics=observers.sink,
-            options=WorkerOptions(hold_seconds=hold_seconds),
+            options=WorkerOptions(hold_seconds=hold_seconds, control=controller),
             began=lambda trainer: say(_words_of_begin(trainer, index)),
             then=_evaluated if Mode.EVAL.value in resolved.value.data else None,
         )

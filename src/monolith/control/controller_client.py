@@ -14,7 +14,7 @@ from monolith.control.controlled import (
     WorkerStatus,
 )
 from monolith.control.controller_server import TOKEN_KEY, TOKEN_PREFIX
-from monolith.control.grpc_extra import load_grpc
+from monolith.control.grpc_extra import load_grpc, load_messages
 from monolith.control.run_files import ControllerFiles, read_files
 from monolith.errors import (
     AbortedError,
@@ -65,9 +65,7 @@ class ControllerStub:
     """
 
     def __init__(self, channel: Any, token: str = "") -> None:
-        from monolith.control import controller_pb2 as messages  # late: protobuf is an extra
-
-        self._channel = channel
+        messages, self._channel = load_messages("controller"), channel
         call = functools.partial(_call, channel, token)
         method = functools.partial(call, "Controller")
         self.StopTraining = method("StopTraining", messages, CALL_SECONDS)
@@ -136,8 +134,7 @@ class ControllerClient:
         self._open()
 
     def _open(self) -> None:
-        from monolith.control import operation_pb2 as messages  # late: protobuf is an extra
-
+        messages = load_messages("operation")
         self._files = read_files(self._model_dir)
         self._channel = open_channel(self._files)
         self._controller = ControllerStub(self._channel, self._files.token)

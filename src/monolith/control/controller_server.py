@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from monolith.control.controlled import BarrierAlreadyPlacedError, Controlled, Operated
-from monolith.control.grpc_extra import load_grpc
+from monolith.control.grpc_extra import load_grpc, load_messages
 from monolith.control.run_files import ControllerFiles, remove_files, write_files
 from monolith.errors import (
     AbortedError,
@@ -218,11 +218,8 @@ class _Handlers:
     """The methods of both services."""
 
     def __init__(self, grpc: Any, controlled: Controlled) -> None:
-        from monolith.control import controller_pb2 as controller  # late: protobuf is an extra
-        from monolith.control import operation_pb2 as operation
-
         self._grpc, self._run = grpc, controlled
-        self._controller, self._operation = controller, operation
+        self._controller, self._operation = load_messages("controller"), load_messages("operation")
         self._saves = threading.BoundedSemaphore(_NUM_SAVES)
 
     def all(self) -> list[Any]:

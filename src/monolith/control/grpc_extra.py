@@ -1,5 +1,6 @@
 """Import grpcio and protobuf, which the extra `cluster` installs, on first use."""
 
+from importlib import import_module
 from typing import Any
 
 from monolith.errors import FailedPreconditionError
@@ -12,7 +13,7 @@ def load_grpc() -> Any:
         FailedPreconditionError: grpcio or protobuf is not installed.
     """
     try:
-        import google.protobuf  # noqa: F401
+        import_module("google.protobuf")
         import grpc
     except ImportError as error:
         raise FailedPreconditionError(
@@ -20,3 +21,9 @@ def load_grpc() -> Any:
             "them with: pip install 'monolith-torch[cluster]'"
         ) from error
     return grpc
+
+
+def load_messages(name: str) -> Any:
+    """Return the generated messages of a service: "controller" or "operation"."""
+    load_grpc()
+    return import_module(f"monolith.control.{name}_pb2")

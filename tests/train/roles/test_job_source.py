@@ -16,6 +16,7 @@ class Job:
     """
 
     is_chief = True
+    on_wait = None
 
     def __init__(self, state=None, worker=0, num_workers=1):
         self.state = JobState(num_workers) if state is None else state

@@ -10,6 +10,7 @@ _TRAINING = MappingProxyType(
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
         ),
+        "Control": ("control", *(f"control_{n}" for n in ("bind", "cert", "key", "insecure"))),
         "Metrics and profiles": (
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),

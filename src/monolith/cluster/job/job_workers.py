@@ -84,14 +84,14 @@ class WorkerFacts(NamedTuple):
     """What server 0 says of a worker, as it travels.
 
     Attributes:
-        index: Number of the worker.
+        worker: Number of the worker.
         state: "running", "parked", "silent" or "gone".
         number: Number of its last step.
         samples_per_second: Its speed while it is running.
         heard_seconds: Seconds since its last call.
     """
 
-    index: int
+    worker: int
     state: str
     number: int
     samples_per_second: float

@@ -102,8 +102,10 @@ class RunControl:
     def block_status(self) -> BlockStatus:
         """See `Controlled`."""
         workers = self._park.workers()
-        blocked = [worker.index for worker in workers if worker.state == "parked"]
-        return BlockStatus(blocked, [w.index for w in workers if w.index not in blocked])
+        blocked = [facts.worker for facts in workers if facts.state == "parked"]
+        return BlockStatus(
+            blocked, [facts.worker for facts in workers if facts.worker not in blocked]
+        )
 
     def save(self, timeout_seconds: float) -> SavedCheckpoint:
         """See `Controlled`."""
@@ -123,7 +125,7 @@ class RunControl:
         for facts in self._park.workers():
             state = WorkerState(facts.state)
             worker = WorkerStatus(
-                facts.index, state, facts.number, facts.samples_per_second, facts.heard_seconds
+                facts.worker, state, facts.number, facts.samples_per_second, facts.heard_seconds
             )
             if job is None:
                 is_running = state is WorkerState.RUNNING
