@@ -21,10 +21,8 @@ def inspect_job(model_dir: str, key: int, table: str | None, as_json: bool) -> N
         if as_json:
             emit_json({"table": row.table, "key": signed, "time": row.time, "columns": row.columns})
             continue
-        cells = [
-            ("time", time_text(row.time)),
-            *((n, list_text(v)) for n, v in row.columns.items()),
-        ]
+        columns = [(name, list_text(values)) for name, values in row.columns.items()]
+        cells = [("time", time_text(row.time)), *columns]
         emit_table((f"{row.table}[{signed}]", "value"), cells)
     if not rows:
         tables = f"table {table!r}" if table else "any table"

@@ -101,10 +101,10 @@ class RunControl:
 
     def block_status(self) -> BlockStatus:
         """See `Controlled`."""
-        workers = self._park.workers()
-        blocked = [facts.worker for facts in workers if facts.state == "parked"]
+        is_parked = {facts.worker: facts.state == "parked" for facts in self._park.workers()}
         return BlockStatus(
-            blocked, [facts.worker for facts in workers if facts.worker not in blocked]
+            [worker for worker, stands in is_parked.items() if stands],
+            [worker for worker, stands in is_parked.items() if not stands],
         )
 
     def save(self, timeout_seconds: float) -> SavedCheckpoint:
