@@ -51,26 +51,26 @@ def test_a_save_while_all_stand_is_one_cut_of_a_job_that_then_goes_on(nursery, s
     with (
         nursery.job(data, record=True, settings=SAVES | settings) as job,
         ThreadPoolExecutor() as e,
+        in_long_steps(job, 3, 5) as client,
     ):
-        with in_long_steps(job, 3, 5) as client:
-            for call in (client.stop, client.resume, client.stop, client.status):
-                prompt(call)
-            assert prompt(lambda: len(client.rows(7))) >= 1  # users and samples that were trained
-            assert states_of(client) == ["running", "running"]
-            early = e.submit(client.save)
-            time.sleep(0.3)
-            assert not early.done()
-            job.go(0)
-            wait_for_states(job, client, "parked", "parked")
-            assert client.block_status() == ([0, 1], [])
-            early.result(60)
-            saved = client.save()
-            rows = [client.rows(key) for key in range(50)]
-            time.sleep(0.3)
-            assert rows == [client.rows(key) for key in range(50)]
-            assert (client.status().step, saved.step) == (8, 8)
-            prompt(client.resume)
-            ended = job.wait()
+        for call in (client.stop, client.resume, client.stop, client.status):
+            prompt(call)
+        assert prompt(lambda: len(client.rows(7))) >= 1  # users and samples that were trained
+        assert states_of(client) == ["running", "running"]
+        early = e.submit(client.save)
+        time.sleep(0.3)
+        assert not early.done()
+        job.go(0)
+        wait_for_states(job, client, "parked", "parked")
+        assert client.block_status() == ([0, 1], [])
+        early.result(60)
+        saved = client.save()
+        rows = [client.rows(key) for key in range(50)]
+        time.sleep(0.3)
+        assert rows == [client.rows(key) for key in range(50)]
+        assert (client.status().step, saved.step) == (8, 8)
+        prompt(client.resume)
+        ended = job.wait()
     checkpoint = Checkpoint(saved.path)
     number = checkpoints(job.saves).index(saved.path)
     assert_tables_replayed(job, checkpoint, cuts_of(job, number))
