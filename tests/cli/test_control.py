@@ -185,14 +185,17 @@ def test_wrong_words_of_inspect(inspect, words, text):
     [
         (["--control"], "expected --checkpoints DIR with --control, got none"),
         (["--control-bind", "127.0.0.1:0"], "expected --control with --control-bind, got none"),
-        (["--no-control", "--control-insecure"], "expected --control with --control-insecure"),
+        (
+            ["--no-control", "--control-tls", "a,b"],
+            "expected --control with --control-tls, got none",
+        ),
         (
             ["--control", "--checkpoints", "./s", "--control-bind", "10.0.0.1:0"],
             "expected a loopback address or TLS, got '10.0.0.1:0' without cert",
         ),
         (
-            ["--control", "--checkpoints", "./s", "--control-cert", "c"],
-            "expected cert and key, or none",
+            ["--control", "--checkpoints", "./s", "--control-tls", "c,"],
+            "expected --control-tls as CERT,KEY, got 'c,'",
         ),
     ],
 )

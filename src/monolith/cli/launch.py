@@ -63,6 +63,7 @@ def launch(
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
     transfer: options.Transfer = None,
+    alert: options.Alert = None,
     control: controls.Control = None,
     tcp: Annotated[bool, typer.Option("--tcp", help="Listen at ports, not sockets.")] = False,
     as_json: options.AsJson = False,
@@ -81,6 +82,8 @@ def launch(
         "--control": control is True,
         "--no-control": control is False,
     }
+    if alert:
+        settings = [f"train.alerts={','.join(alert)}", *(settings or ())]
     threads = None if _has_threads(settings or [], file) else threads_per_worker(ps + workers)
     commands = JobCommands(
         task,

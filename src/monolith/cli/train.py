@@ -64,11 +64,10 @@ def train(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    alert: run.Alert = None,
     control: controls.Control = None,
     control_bind: controls.Bind = None,
-    control_cert: controls.Certificate = None,
-    control_key: controls.Key = None,
-    control_insecure: controls.Insecure = False,
+    control_tls: controls.Tls = None,
     as_json: run.AsJson = False,
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
@@ -79,7 +78,7 @@ def train(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, alert, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"task {task_class.__name__} of {task}"
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
@@ -87,12 +86,7 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
     controller = controls.control_options(
-        control,
-        control_bind,
-        control_cert,
-        control_key,
-        insecure=control_insecure,
-        directory=how.checkpoint_dir,
+        control, control_bind, control_tls, directory=how.checkpoint_dir
     )
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()

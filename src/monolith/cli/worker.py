@@ -52,7 +52,7 @@ def worker(
     server_timeout: run.ServerTimeout = None,
     hold_seconds: Annotated[
         float,
-        typer.Option(min=0.1, metavar="S", help="Seconds a save waits for a silent worker."),
+        typer.Option(min=0.1, metavar="S", help="Wait of saves for a silent worker."),
     ] = 30.0,
     checkpoints: run.Checkpoints = None,
     save_every: run.SaveEvery = None,
@@ -67,11 +67,10 @@ def worker(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    alert: run.Alert = None,
     control: controls.Control = None,
     control_bind: controls.Bind = None,
-    control_cert: controls.Certificate = None,
-    control_key: controls.Key = None,
-    control_insecure: controls.Insecure = False,
+    control_tls: controls.Tls = None,
     no_hints: run.NoHints = False,
     as_json: run.AsJson = False,
 ) -> None:
@@ -85,7 +84,7 @@ def worker(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, alert, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"worker {index} of {num_workers}: task {task_class.__name__} of {task}"
     changed = [line for line in resolved.lines() if not line.endswith("(default)")]
@@ -95,12 +94,7 @@ def worker(
     if control is None:  # a job with checkpoints has a controller
         control = how.checkpoint_dir is not None
     controller = controls.control_options(
-        control,
-        control_bind,
-        control_cert,
-        control_key,
-        insecure=control_insecure,
-        directory=how.checkpoint_dir,
+        control, control_bind, control_tls, directory=how.checkpoint_dir
     )
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     remote = ServersOptions(

@@ -19,6 +19,7 @@ from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.features import cut_tables
 from monolith.nn import Features
+from monolith.observe.alerts import Alerts, alert_rules
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
@@ -27,7 +28,7 @@ from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.controlled.run_control import ControlHook, ControlledFit, control_hooks
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import FiguresHook, Meter, label_of
+from monolith.train.figures import ALERT_FIGURES, AlertsHook, FiguresHook, Meter, label_of
 from monolith.train.hooks import (
     EvalHook,
     EvictHook,
@@ -179,6 +180,8 @@ class Trainer:
             self.clock,
             self.served,
         )
+        known = [*ALERT_FIGURES, *task.metrics()]
+        self._alert_rules = alert_rules(self.settings.alerts, known)
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
@@ -261,7 +264,7 @@ class Trainer:
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
-        hooks += recorders
+        hooks += [*self._alert_hooks(), *recorders]
         figures = FiguresHook(
             self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
         )
@@ -328,6 +331,14 @@ class Trainer:
         if self.job is None or not self.job.is_chief:
             return []
         return [JobEndHook(self.job, lambda: not loop.has_data_ended, self.job.end_seconds)]
+
+    def _alert_hooks(self) -> list[Hook]:
+        """Return the hook that looks for alerts; an empty list without rules."""
+        alerts = Alerts(self._alert_rules, self.metrics)
+        return [AlertsHook(alerts, self._lost_pushes)] if self._alert_rules else []
+
+    def _lost_pushes(self) -> int:
+        return self.servers.lost_pushes if isinstance(self.servers, RemoteServers) else 0
 
     def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
         """Return the hook that writes measurements; an empty list without a sink."""
