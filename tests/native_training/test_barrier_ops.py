@@ -14,8 +14,6 @@ from monolith.native_training.barrier_ops import (
 from monolith.train.driver import Run, drive
 from tests.train.roles.job_tasks import wait_for
 
-pytestmark = pytest.mark.req("NT-CPUT-T1")
-
 
 def barrier(capacity=2, **options):
     return BarrierOp(capacity, wait_seconds=0.005, **{"shared": LocalSharedState(), **options})

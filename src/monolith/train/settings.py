@@ -88,10 +88,10 @@ class TrainSettings:
         keep: Number of newest checkpoints to keep; 0 keeps all.
         ignore_save_errors: Whether a run goes on after its last checkpoint could not be saved, or
             any checkpoint without `background_saves`.
-        alerts: Rules over the figures of a run, such as "loss>1.5". A rule that a figure breaks is
-            told once to log and metrics, until the figure has come back.
         max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
             step; 0 ends the run at the first one, and saves a copy of the model's buffers per step.
+        alerts: Rules over the figures of a run, such as "loss>1.5". A rule that a figure breaks is
+            told once to log and metrics, until the figure has come back.
 
     Raises:
         ValueError: An option is out of range, or requires another option.

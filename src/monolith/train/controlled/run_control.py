@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from monolith.checkpoint import find
 from monolith.control import (
     BarrierAlreadyPlacedError,
     BlockStatus,
@@ -84,10 +85,13 @@ class RunControl:
         fit: The run.
         park: Stops the run, or all workers of its job.
         requests: Requests to the training thread.
+        checkpoint: Newest checkpoint before the run; empty without one.
     """
 
-    def __init__(self, fit: ControlledFit, park: Park, requests: ControlRequests) -> None:
-        self._fit, self._trainer = fit, fit.trainer
+    def __init__(
+        self, fit: ControlledFit, park: Park, requests: ControlRequests, checkpoint: str = ""
+    ) -> None:
+        self._fit, self._trainer, self._checkpoint = fit, fit.trainer, checkpoint
         self._park, self._requests = park, requests
 
     def stop(self) -> None:
@@ -136,7 +140,7 @@ class RunControl:
             counts.get("steps", step),
             self._park.is_placed,
             workers,
-            trainer.state.checkpoint or "",
+            trainer.state.checkpoint or self._checkpoint,
             counts.get("samples", trainer.state.num_samples),
             counts.get("lost_pushes", 0),
             trainer.task.name,
@@ -224,5 +228,6 @@ def control_hooks(fit: ControlledFit, options: ControlOptions | None) -> list[Ho
         return [hook]
     model_dir = trainer.settings.checkpoint_dir
     assert model_dir is not None, "the trainer checks it"
-    control = RunControl(fit, park, requests)
+    checkpoint = find(model_dir)  # a chief has saved, or has come back
+    control = RunControl(fit, park, requests, "" if checkpoint is None else checkpoint.prefix)
     return [ControlHook(control, requests, model_dir, options), hook]
