@@ -157,6 +157,14 @@ def test_a_source_waits_for_shares_of_others(monkeypatch):
     assert len(waits) == 3
 
 
+def test_a_source_that_waits_calls_what_the_job_asks_for():
+    reader, job = source(num_workers=2, a=["x"])
+    other = Job(job.state, 1, 2)
+    other.take()
+    job.on_wait = lambda: job.state.leave(1, 1, 0)
+    assert [batch for batch, _ in read(reader)] == ["x"]
+
+
 def test_the_position_of_a_local_run_is_that_of_a_job_of_one_worker():
     reader, _ = source(epochs=2, a=["x", "y", "z"])
     reader.resume(2)
