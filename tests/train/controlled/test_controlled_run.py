@@ -16,6 +16,7 @@ from monolith.errors import (
 )
 from monolith.train import Hook, Trainer, TrainSettings
 from monolith.train.controlled.run_control import ControlledFit
+from monolith.train.loop import Updates
 from monolith.train.saves.checkpoint_hook import CheckpointHook
 from tests.train.controlled.controlled_run import ControlledRun, Steps
 from tests.train.roles.job_tasks import wait_for
@@ -46,6 +47,20 @@ def test_a_run_that_stands_has_all_its_updates_and_makes_no_other(tmp_path, sett
         assert (run.client.status().step, weight_of(run)) == (step, [-step])
         run.client.resume()
         wait_for(lambda: run.client.status().step > step)
+
+
+def test_a_run_stands_only_when_its_last_update_is_done(tmp_path, monkeypatch):
+    update = Updates._run
+
+    def late(updates, call):
+        time.sleep(0.2)
+        update(updates, call)
+
+    monkeypatch.setattr(Updates, "_run", late)
+    with ControlledRun(tmp_path, prefetch=2, push=1).start() as run:
+        wait_for(lambda: run.client.status().step > 1)
+        run.stand()
+        assert weight_of(run) == [-run.client.status().step]
 
 
 @pytest.mark.parametrize("settings", MODES)

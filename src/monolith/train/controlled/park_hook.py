@@ -174,8 +174,6 @@ class ParkHook(Hook):
                 self._requests.wait(_WAIT_SECONDS)
                 self._requests.serve()
         if boundary.is_stopping():
-            assert self._coordinator is not None
-            self._coordinator.request_stop()
             boundary.leave()
         else:
             _log.info("training goes on")
