@@ -1,5 +1,7 @@
 """Jobs of real processes that are stopped, saved and resumed by another process."""
 
+import re
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +12,7 @@ from monolith.cluster.job.job_client import JOB
 from monolith.control import ADDRESS_FILE, ControllerClient, ControllerStub
 from tests.cli.run import run
 from tests.train.roles.jobs import checkpoints, counts_of
+from tests.train.roles.role_records import SILENT
 from tests.train.roles.test_job_records import (
     SAVES,
     assert_dense_replayed,
@@ -17,7 +20,7 @@ from tests.train.roles.test_job_records import (
     cuts_of,
 )
 
-pytestmark = [pytest.mark.dist, pytest.mark.req("TS-SRVLIB-T3")]
+pytestmark = [pytest.mark.dist, pytest.mark.thorough, pytest.mark.req("TS-SRVLIB-T3")]
 
 PROMPT_SECONDS = 1.0
 
@@ -85,12 +88,14 @@ def test_a_save_while_all_stand_is_one_cut_of_a_job_that_then_goes_on(nursery, s
 def test_a_dead_worker_is_left_out_and_named_and_stands_when_it_comes_back(
     nursery, samples, capsys, monkeypatch
 ):
-    with nursery.job(samples(800)) as job, in_long_steps(job, 3, 5) as client:
+    job = nursery.job(samples(800))
+    (job.folder / SILENT).write_text("4")  # longer than the 3 seconds between two watches
+    with job, in_long_steps(job, 3, 5) as client:
         job.kill("worker-1")
         job.go(0)
         ran = run(capsys, monkeypatch, "control", "--model-dir", job.saves, "stop", "--wait", "60")
         assert ran.status == 0
-        assert "worker 0 stands; without worker 1, silent for 1" in ran.err
+        assert re.search(r"worker 0 stands; without worker 1, silent for \d+ seconds", ran.err)
         job.start("worker-1")
         wait_for_states(job, client, "parked", "parked")
         assert not job.has_begun("worker-1.2")
@@ -122,3 +127,35 @@ def test_a_chief_that_dies_while_training_is_stopped_changes_nothing(nursery, sa
         report = ended.result(120)["result"]["job"]
     assert (report["samples"] - report["repeats"], min(counts_of(job.saves).values())) == (800, 1)
     assert not address.exists()
+
+
+def test_a_server_0_that_dies_while_training_is_stopped_changes_nothing(nursery, samples):
+    with nursery.job(samples(800)) as job, ThreadPoolExecutor() as executor:
+        job.pause([3], [5])
+        ended = executor.submit(job.launch)
+        job.meet(0, range(2))
+        with ControllerClient(str(job.saves), timeout_seconds=60.0) as client:
+            client.stop()
+            job.go(0)
+            wait_for_states(job, client, "parked", "parked")
+            assert client.save().step == 8
+            job.signal_role("ps-0")
+            job.wait_for(lambda: len(job.lives("ps-0")) == 2)
+            wait_for_states(job, client, "parked", "parked")
+            assert (client.status().step, client.status().is_stopped) == (8, True)
+            client.resume()
+        report = ended.result(120)["result"]["job"]
+    assert (report["samples"], report["lost_pushes"], report["repeats"]) == (800, 0, 0)
+    assert counts_of(job.saves) == dict.fromkeys(range(800), 1)
+
+
+def test_a_job_that_is_ended_while_it_is_stopped_saves_and_makes_no_other_step(nursery, samples):
+    with nursery.job(samples(800)) as job, in_long_steps(job, 3, 5) as client:
+        client.stop()
+        job.go(0)
+        wait_for_states(job, client, "parked", "parked")
+        job.roles["worker-0"].signal(signal.SIGTERM)
+        statuses = {name: role.wait() for name, role in sorted(job.roles.items(), reverse=True)}
+        assert statuses == {"worker-0": 143, "worker-1": 0, "ps-0": 0, "ps-1": 0}
+        counts = counts_of(job.saves)
+    assert (len(counts), set(counts.values())) == (8 * 8, {1})
