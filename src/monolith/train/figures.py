@@ -63,9 +63,10 @@ class Figures:
         num_refused: Number of ids that admission or a budget refused.
         num_evicted: Number of rows that expiry or a budget removed.
         memory_bytes: Resident memory of the process in bytes.
-        staleness: Largest number of steps since the last report whose updates a lookup missed, or
-            the dense parameters in a job.
-        staleness_bound: Largest `staleness` that the settings allow.
+        staleness: Largest number of steps since the last report whose updates were missed: own ones
+            by a lookup, or those of any worker of a job by the dense parameters.
+        staleness_bound: Largest number of own updates that a lookup may miss; none bounds a job of
+            several workers.
         prefetch: Number of steps read ahead at the time of the report.
         share: Share of the source that is read, 0 to 1; None if the size is unknown.
     """

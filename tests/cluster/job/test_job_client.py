@@ -219,6 +219,16 @@ class TestHolds:
         assert len(result_of(second)) == 2
         assert not chief._is_holding
 
+    def test_a_worker_that_joins_in_a_hold_pushes_after_it(self, running):
+        chief = running.client(0, hold_seconds=WAIT)
+        with chief.quiet():
+            first = run(lambda: step(running.client(1)))
+            assert until(lambda: running.state.alive_workers() == [0, 1], WAIT)
+            first.join(0.3)
+            assert first.is_alive()
+            assert running.state.counts().steps == 0
+        assert len(result_of(first)) == 2
+
     def test_two_cuts_follow_each_other(self, workers):
         chief, other = workers
         for _ in range(3):
@@ -277,6 +287,22 @@ class TestHolds:
             step(other)
         assert chief.others() == []
         assert chief.describe()[0]["counts"]["dropped"] == 1
+
+    def test_a_server_that_ends_in_a_hold_drops_the_save_and_no_worker(self, running):
+        chief = running.client(0, hold_seconds=WAIT, timeout_seconds=1.0)
+        other = running.client(1, timeout_seconds=1.0)
+        other._obey = lambda news: None
+
+        def cut():
+            with chief.quiet():
+                raise AssertionError("nobody holds")
+
+        cutting = run(cut)
+        assert until(lambda: running.state._waiters, WAIT)
+        running.loops[0].drain(WAIT)
+        assert isinstance(result_of(cutting), FailedPreconditionError)
+        assert running.state.counts().dropped == 0
+        assert set(running.hosts[1].job._starts) == {0, 1}
 
     def test_without_news_the_hold_lasts(self, running, workers):
         chief, other = workers

@@ -47,6 +47,7 @@ _CUT_SECONDS = 30.0  # which the cuts may take while all hold
 _RESTORE_SECONDS = 600.0  # calls to the server wait meanwhile, up to their own limit
 _POLL_SECONDS = 0.1
 _WORD_SECONDS = 10.0
+_NEWS_SECONDS = 10.0  # that a worker waits for its first news: without server 0 it cannot step
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ class JobClient:
         self._facts = "{}"
         self._is_joined = self._is_closing = self._is_holding = False
         self._error: OpError | None = None  # that the watching thread met
+        self._has_news = threading.Event()  # and obeys them
         self._thread = threading.Thread(target=self._watch, name="monolith-job", daemon=True)
 
     @property
@@ -204,6 +206,7 @@ class JobClient:
         self.servers.watch()  # others wait for the chief's restores, whatever it does
         self._is_joined = True
         self._thread.start()
+        self._has_news.wait(_NEWS_SECONDS)  # steps wait for the end of a hold that lasts
 
     def _join_all(self) -> None:
         answers = self._all("join_job", *self._who, self._clients, self._facts, "{}")
@@ -489,6 +492,7 @@ class JobClient:
                 self.on_stop()
             if news.hold and not self._is_holding:
                 self._obey(news)
+            self._has_news.set()
 
     def _news(self, number: int) -> News:
         (news,) = self._watcher.call("watch_job", [(*self._who, number, self.acknowledged)])
@@ -497,6 +501,7 @@ class JobClient:
     def _fail(self, error: OpError) -> None:
         _log.warning("worker %d is no part of the job any more: %s", self.worker, error)
         self._error = error
+        self._has_news.set()
         if self.on_stop is not None:
             self.on_stop()
 
@@ -504,6 +509,7 @@ class JobClient:
         """Hold pushes until the hold ends, or its time is over."""
         end, pause = time.monotonic() + news.hold_seconds, threading.Event()
         with contextlib.suppress(OpError), self._gate.alone():
+            self._has_news.set()
             self._watcher.call("note_held", [(*self._who, news.hold, self.acknowledged)])
             number, hold = news.number, news.hold
             while news.hold == hold and time.monotonic() < end and not self._is_closing:

@@ -75,6 +75,7 @@ class JobState:
         self._hold_until = 0.0
         self._holder = 0
         self._held: set[int] = set()
+        self._frozen: dict[str, Any] | None = None  # state when all held
         self._waiters: list[tuple[float, Future[_Silent]]] = []
         self._watches: list[tuple[float, Future[News]]] = []
 
@@ -399,7 +400,7 @@ class JobState:
                     "two processes save at once: try again"
                 )
             self._num_holds += 1
-            self._holder, self._held = holder, set()
+            self._holder, self._held, self._frozen = holder, set(), None
             self._hold_until = self._clock() + seconds
             self._publish(hold=self._num_holds, hold_seconds=seconds)
             return self._num_holds
@@ -446,6 +447,7 @@ class JobState:
         waiters, self._waiters = self._waiters, []
         for until, future in waiters:
             if not silent or is_over or now >= until:
+                self._frozen = self._state()
                 future.set_result(silent)
             else:
                 self._waiters.append((until, future))
@@ -456,6 +458,8 @@ class JobState:
             for number in workers:
                 if number in self._workers:
                     self._drop(number, self._workers[number])
+            if self._frozen is not None:
+                self._frozen = self._state()  # without their last steps
 
     def release(self, hold: int) -> bool:
         """End a hold; return whether it has lasted until now."""
@@ -470,6 +474,7 @@ class JobState:
         """Let workers push again. Locked."""
         self._publish(hold=0)
         self._note_held(is_over=True)
+        self._frozen = None
 
     def _end_late_hold(self) -> None:
         if self._news.hold and self._clock() >= self._hold_until:
@@ -534,34 +539,49 @@ class JobState:
             self._end_late_hold()
 
     def end_waits(self) -> None:
-        """Answer all who wait: the server ends."""
+        """Answer all who wait: the server ends. Who waits for a hold gets an error."""
         with self._lock:
             self._publish()
-            self._note_held(is_over=True)
+            waiters, self._waiters = self._waiters, []
+        for _, future in waiters:  # whoever has not held yet is not silent
+            future.set_exception(
+                FailedPreconditionError(
+                    "[JobState.await_held] expected a server that waits for all workers to hold, "
+                    "got one that ends; hold again at its next start"
+                )
+            )
 
     # Saves
 
     def export(self) -> dict[str, Any]:
-        """Return the state as JSON accepts it. Shares that are taken count as given back."""
+        """Return the state as JSON accepts it. Shares that are taken count as given back.
+
+        In a hold the state is that of the moment when all held: cuts of other servers may lack the
+        step of a worker that has joined since.
+        """
         with self._lock:
-            workers = self._workers.items()
-            taken = [item for _, worker in workers for item in worker.taken.items()]
-            saved = SavedJob(
-                self._names,
-                self._num_epochs,
-                self._epoch,
-                self._queue.state_dict(),
-                [*taken, *self._returned],
-                sorted(self._gone),
-                self._first_step,
-                self._first_samples,
-                self._repeats,
-                self._lost_pushes,
-                self._num_dropped,
-                [number for number, worker in workers if worker.is_alive],
-                [(n, worker.number, worker.samples) for n, worker in workers],
-            )
-            return saved._asdict()
+            return self._state() if self._frozen is None else self._frozen
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state as JSON accepts it. Locked."""
+        workers = self._workers.items()
+        taken = [item for _, worker in workers for item in worker.taken.items()]
+        saved = SavedJob(
+            self._names,
+            self._num_epochs,
+            self._epoch,
+            self._queue.state_dict(),
+            [*taken, *self._returned],
+            sorted(self._gone),
+            self._first_step,
+            self._first_samples,
+            self._repeats,
+            self._lost_pushes,
+            self._num_dropped,
+            [number for number, worker in workers if worker.is_alive],
+            [(n, worker.number, worker.samples) for n, worker in workers],
+        )
+        return saved._asdict()
 
     def load(self, state: Mapping[str, Any], *, with_workers: bool) -> None:
         """Set the state of a save.

@@ -16,6 +16,7 @@ from monolith.cluster.call_host import BYE, Call
 from monolith.cluster.connection import Connection, HostHandle, Session
 from monolith.cluster.wire.error_codec import error_from_value
 from monolith.cluster.wire.message import (
+    HEADER_BYTES,
     MAX_MESSAGE_BYTES,
     VERSION,
     Header,
@@ -132,6 +133,7 @@ class ZmqConnection(Connection, Polled):
         self._new: collections.deque[_Outstanding] = collections.deque()
         self._num_bytes = 0
         self._window = (_WINDOW_MESSAGES, _WINDOW_BYTES)
+        self._most_bytes = (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)  # of a call, and of a frame
         self._failure: Exception | None = None
         self._away_since: float | None = time.time()
         self._reason = "no connection yet"
@@ -357,6 +359,11 @@ class ZmqConnection(Connection, Polled):
         if self._reviving is not None and not item.is_urgent:
             return
         call = item.call
+        if (error := self._too_large(item.packed, call)) is not None:
+            with self._lock:
+                self._forget(item.request)
+            _settle(item.future, None, error)
+            return
         header = Header(
             Kind.CALL,
             client=call.client,
@@ -369,6 +376,19 @@ class ZmqConnection(Connection, Polled):
             request=item.request,
         )
         self._outbox.append(self._frames(header, item.packed))
+
+    def _too_large(self, packed: Packed, call: Call) -> Exception | None:
+        """Return the error of a call for which the server would end the connection."""
+        most, most_of_frame = self._most_bytes
+        frames = [len(packed.body), *(t.numel() * t.element_size() for t in packed.columns)]
+        if packed.num_bytes + HEADER_BYTES <= most and max(frames) <= most_of_frame:
+            return None
+        return InvalidArgumentError(
+            f"{self._where} expected calls of at most {most} bytes with tensors of at most "
+            f"{most_of_frame}, got {call.verb!r} with {packed.num_bytes} and {max(frames)}; send "
+            "less at once, or let the server have keys, or an ipc:// address, where tensors may "
+            "be larger"
+        )
 
     def _write(self) -> None:
         if self._socket is None or not self._outbox:
@@ -448,6 +468,8 @@ class ZmqConnection(Connection, Polled):
     def _welcome(self, life: int, value: Any) -> None:
         max_messages, max_bytes = value["window_messages"], value["window_bytes"]
         self._window = max(1, int(max_messages)), max(1, int(max_bytes))
+        most = int(value.get("message_bytes", MAX_MESSAGE_BYTES))
+        self._most_bytes = most, int(value.get("frame_bytes", most))
         self._received = 0
         self._is_welcome, self._away_since = True, None
         if self._life in (None, life):
