@@ -30,27 +30,27 @@ def states_of(state):
 def test_a_park_is_news(state):
     number = state.watch(1, 1, 0, 0).result(0).number
     watching = state.watch(1, 1, number, 0)
-    assert state.park(0) == (1, True)
+    assert state.park.place(0) == (1, True)
     assert watching.result(0).park == 1
 
 
 def test_a_second_park_changes_nothing(state):
-    state.park(0)
-    assert state.park(0) == (1, False)
+    state.park.place(0)
+    assert state.park.place(0) == (1, False)
 
 
 def test_an_unpark_is_news_and_a_second_one_changes_nothing(state):
-    state.park(0)
-    assert [state.unpark(0), state.unpark(0)] == [2, 2]
+    state.park.place(0)
+    assert [state.park.remove(0), state.park.remove(0)] == [2, 2]
     assert state.watch(1, 1, 0, 0).result(0).park == 2
 
 
 def test_an_unpark_without_a_park_changes_nothing(state):
-    assert state.unpark(0) == 0
+    assert state.park.remove(0) == 0
 
 
 def test_a_worker_that_joins_hears_of_the_park(state):
-    state.park(0)
+    state.park.place(0)
     assert state.join(2, 2, [12], {}, {})["park"] == 1
 
 
@@ -61,28 +61,28 @@ def test_a_server_that_came_back_empty_takes_the_park_of_a_worker(clock):
 
 
 def test_a_park_of_a_caller_that_knows_more_goes_on_from_there(state):
-    assert state.park(6) == (7, True)
-    assert state.unpark(9) == 10
+    assert state.park.place(6) == (7, True)
+    assert state.park.remove(9) == 10
 
 
 def test_a_worker_is_parked_when_it_says_so(state):
-    number, _ = state.park(0)
+    number, _ = state.park.place(0)
     assert states_of(state) == ["running", "running", "gone"]
     state.note_parked(1, 1, number, 0)
     assert states_of(state) == ["running", "parked", "gone"]
 
 
 def test_a_worker_runs_again_after_the_park_and_in_the_next_one(state):
-    number, _ = state.park(0)
+    number, _ = state.park.place(0)
     state.note_parked(1, 1, number, 0)
-    state.unpark(0)
+    state.park.remove(0)
     assert states_of(state)[1] == "running"
-    state.park(0)
+    state.park.place(0)
     assert states_of(state)[1] == "running"
 
 
 def test_a_worker_that_says_nothing_is_silent(state, clock):
-    state.park(0)
+    state.park.place(0)
     state.note_parked(0, 0, 1, 0)
     clock.now = SILENT_SECONDS
     state.watch(1, 1, 0, 0)
@@ -97,7 +97,7 @@ def test_a_worker_that_left_is_gone(state):
 
 
 def test_a_worker_that_was_given_up_cannot_say_that_it_stands(state):
-    state.park(0)
+    state.park.place(0)
     state.give_up([1])
     with pytest.raises(AbortedError, match="got worker 1, which was given up"):
         state.note_parked(1, 1, 1, 0)
@@ -107,7 +107,7 @@ def test_a_worker_that_stands_acknowledges_its_steps(state):
     state.offer(["a"], 1)
     share = state.take(1, 1, 0).share
     state.note_step(1, 1, 1, [(share, 3, False, 2)])
-    state.note_parked(1, 1, state.park(0)[0], 1)
+    state.note_parked(1, 1, state.park.place(0)[0], 1)
     state.lose(11)
     assert state.counts().repeats == 0
 
@@ -129,7 +129,7 @@ class Server:
         self.state = JobState(1)
 
     def __call__(self, verb, known=0):
-        call = {"park_job": self.state.park, "unpark_job": self.state.unpark}[verb]
+        call = {"park_job": self.state.park.place, "unpark_job": self.state.park.remove}[verb]
         return call(known)
 
 

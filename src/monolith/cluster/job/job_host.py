@@ -254,10 +254,10 @@ class JobHost(CallHost):
         self._job().note_held(worker, start, hold, acknowledged)
 
     def _do_park_job(self, known: int) -> tuple[int, bool]:
-        return self._job().park(known)
+        return self._job().park.place(known)
 
     def _do_unpark_job(self, known: int) -> int:
-        return self._job().unpark(known)
+        return self._job().park.remove(known)
 
     def _do_note_parked(self, worker: int, start: int, park: int, acknowledged: int) -> None:
         self._job().note_parked(worker, start, park, acknowledged)

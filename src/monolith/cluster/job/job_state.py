@@ -19,6 +19,7 @@ from monolith.cluster.job.job_values import (
     share_of,
 )
 from monolith.cluster.job.job_workers import AppliedShare, JobWorker, WorkerFacts
+from monolith.cluster.job.park_count import ParkCount
 from monolith.cluster.job.shared_state import LocalSharedState
 from monolith.data.str_queue import StrQueue
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
@@ -50,12 +51,14 @@ class JobState:
 
     Attributes:
         shared: Flags and texts.
+        park: Counts stops and resumes of all workers.
     """
 
     def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_workers, self._clock = num_workers, clock
         self.shared = LocalSharedState()
         self._lock = threading.RLock()
+        self.park = ParkCount(self._lock, lambda number: self._publish(park=number))
         self._workers: dict[int, JobWorker] = {}
         self._facts: dict[str, Any] | None = None
         self._first_step = self._first_samples = 0
@@ -135,9 +138,9 @@ class JobState:
             self._workers[worker] = new
             self._expected.discard(worker)
             new.heard = self._clock()
-            self._set_park(held.get("park", 0))
+            self.park.take(held.get("park", 0))
             facts = {"number": new.number, "samples": new.samples, "steps": self.counts().steps}
-            return {"fenced": fenced, "lost": lost, "park": self._news.park, **facts}
+            return {"fenced": fenced, "lost": lost, "park": self.park.number, **facts}
 
     def counts(self) -> Counts:
         """Return the numbers of the job."""
@@ -482,30 +485,6 @@ class JobState:
 
     # Parks
 
-    def _set_park(self, number: int) -> None:
-        """Take the number of a park, unless a larger one is known. Locked."""
-        if number > self._news.park:
-            self._publish(park=number)
-
-    def park(self, known: int) -> tuple[int, bool]:
-        """Let all workers stand at their next step boundary; see `JobPark`.
-
-        Returns:
-            Number of the park, and whether training was not stopped before.
-        """
-        with self._lock:
-            self._set_park(known)
-            is_new = self._news.park % 2 == 0
-            self._set_park(self._news.park + is_new)
-            return self._news.park, is_new
-
-    def unpark(self, known: int) -> int:
-        """Let all workers go on; return the number of the park."""
-        with self._lock:
-            self._set_park(known)
-            self._set_park(self._news.park + self._news.park % 2)
-            return self._news.park
-
     def note_parked(self, worker: int, start: int, park: int, acknowledged: int) -> None:
         """Note that a worker stands, and that all servers have its steps."""
         with self._lock:
@@ -518,7 +497,7 @@ class JobState:
         with self._lock:
             unknown = JobWorker(0, [], is_alive=False)
             workers = [self._workers.get(number, unknown) for number in range(self.num_workers)]
-            now, park = self._clock(), self._news.park
+            now, park = self._clock(), self.park.number
             return [worker.facts(number, now, park) for number, worker in enumerate(workers)]
 
     def stop(self) -> None:
