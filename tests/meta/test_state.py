@@ -94,7 +94,11 @@ def test_modules_hold_no_mutable_state_but_the_allowed():
 @pytest.mark.req("G-T2")
 def test_modules_import_optional_packages_only_on_use():
     required = required_packages()
-    found = {name: list(optional_imports(tree, required)) for name, _, tree in modules()}
+    found = {
+        name: list(optional_imports(tree, required))
+        for name, _, tree in modules()
+        if not name.endswith("_pb2")  # generated messages, which other modules import on use
+    }
     assert {name: packages for name, packages in found.items() if packages} == {}
 
 

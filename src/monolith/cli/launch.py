@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as options
 from monolith.cli.options.manifest_options import (
     DEFAULT_GRACE_SECONDS,
@@ -71,6 +72,8 @@ def launch(
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
     transfer: options.Transfer = None,
+    alert: options.Alert = None,
+    control: controls.Control = None,
     discovery: Annotated[
         str | None,
         typer.Option(metavar="URI", help="Roles find each other here: zk://HOST:PORT/JOB."),
@@ -117,7 +120,11 @@ def launch(
         _RESUME: resume,
         "--server-timeout": server_timeout,
         "--transfer": transfer,
+        "--control": control is True,
+        "--no-control": control is False,
     }
+    if alert:
+        settings = [f"train.alerts={','.join(alert)}", *(settings or ())]
     has_threads = _has_threads(settings or [], file)
     if print is not None:
         source = context.get_parameter_source("grace_seconds")

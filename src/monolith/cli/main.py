@@ -22,6 +22,7 @@ COMMANDS = MappingProxyType(
         "launch": "launch",
         "ps": "ps",
         "worker": "worker",
+        "control": "control",
         "keys": "keys",
         "inspect": "inspect",
         "import": "import_command",  # `import` is a keyword of Python

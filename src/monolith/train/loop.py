@@ -455,6 +455,11 @@ class TrainLoop(Hook):
             self.batches.stop()
         self.reader.stop()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopping
+
     def close(self) -> None:
         """End the thread of updates, and keep the batches that were read and not trained."""
         self.updates.close()

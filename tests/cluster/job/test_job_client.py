@@ -398,6 +398,63 @@ class TestServerZeroIsNew:
         assert other.acknowledged == 1
         assert other._held.taken == {A: 3}
 
+    def test_a_server_that_came_back_hears_of_the_park(self, other):
+        other.park.place()
+        seen, call = self.calls({"join_job": "{}", "job_number": 1})
+        other._join_again(0, call)
+        assert job_client.json.loads(seen[0][1][-1])["park"] == other.park.number == 1
+
+
+class TestParks:
+    """A park reaches all workers, and server 0 knows who stands."""
+
+    def test_a_stop_and_a_resume_reach_all(self, running):
+        chief, other = running.client(0), running.client(1)
+        heard = []
+        other.park.on_change = lambda: heard.append(other.park.number)
+        assert chief.park.place()
+        assert until(lambda: other.park.is_placed, WAIT)
+        assert not other.park.place()
+        other.park.remove()
+        assert until(lambda: not chief.park.is_placed, WAIT)
+        assert until(lambda: heard == [1, 2], WAIT)
+
+    def test_a_worker_that_joins_hears_of_the_park_before_anything_else(self, running):
+        running.client(0).park.place()
+        assert running.client(1).park.is_placed
+
+    def test_a_worker_that_stands_acknowledges_its_steps(self, running):
+        chief, other = running.client(0), running.client(1)
+        chief.offer(["a"], 1)
+        other.take()
+        step(other, [(A, 3, False, 2)])
+        chief.park.place()
+        assert until(lambda: other.park.is_placed, WAIT)
+        other.park.note_parked(other.park.number)
+        facts = chief.park.workers()
+        assert [(f.state, f.number) for f in facts] == [("running", 0), ("parked", 1)]
+        assert running.state._workers[1].unacknowledged == []
+
+    def test_a_stop_is_heard_while_a_worker_holds(self, running):
+        chief, other = running.client(0), running.client(1)
+        assert until(lambda: len(running.state._watches) == 2, WAIT)
+        with chief.quiet():
+            chief.park.place()
+            assert until(lambda: other.park.is_placed, WAIT)
+
+    def test_the_time_for_which_a_wait_stands_does_not_count(self, running):
+        chief, _ = running.client(0), running.client(1)
+        stood = []
+
+        def stand():
+            if not stood:
+                stood.append(threading.Event().wait(0.5))
+            else:
+                running.state.leave(1, running.state._workers[1].start, 0)
+
+        chief.on_wait = stand
+        assert chief.await_others(0.4)
+
 
 def test_many_watches_do_not_keep_calls_from_being_done(running):
     chief = running.client(0)

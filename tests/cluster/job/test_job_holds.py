@@ -4,13 +4,7 @@ import pytest
 
 from monolith.cluster.job.job_state import WATCH_SECONDS, JobState
 from monolith.errors import FailedPreconditionError
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+from tests.cluster.job.job_clock import Clock
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def test_starts_of_a_server_have_different_news():
 def test_a_watch_has_the_news_of_a_hold_and_of_its_end(state):
     first = watch(state)
     hold = state.hold(0, 20)
-    assert first.result(0)[1:] == (hold, 20, False)
+    assert first.result(0)[1:] == (hold, 20, False, 0)
     second = watch(state)
     assert state.release(hold)
     assert second.result(0).hold == 0
@@ -161,12 +155,12 @@ def test_a_wait_for_another_hold_is_refused(state):
 
 
 def test_a_hold_ends_by_itself(state, clock):
-    hold = state.hold(0, 8)
+    hold = state.hold(0, 2)
     waiting, watching = state.await_held(hold, 50), watch(state)
-    clock.now = 7
+    clock.now = 1
     state.tick()
     assert not watching.done()
-    clock.now = 8
+    clock.now = 2
     state.tick()
     assert watching.result(0).hold == 0
     assert [number for number, _ in waiting.result(0)] == [1, 2]

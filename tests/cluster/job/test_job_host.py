@@ -283,7 +283,9 @@ def job_calls(host):
         "leave_job": (1, 6, 0),
         "note_held": (0, 5, 1, 0),
         "note_lost": (2,),
+        "note_parked": (0, 5, 1, 0),
         "offer_shares": ('["a", "b"]', 2),
+        "park_job": (0,),
         "read_dense": (0,),
         "read_flags": ("f", 2),
         "read_text": ("t",),
@@ -297,8 +299,10 @@ def job_calls(host):
         "step_job": (0, 5, 1, values, '[{"lr": 0.5, "nesterov": false}]', PROGRESS, True),
         "stop_workers": (),
         "take_share": (0, 5, 1, json.dumps([A])),
+        "unpark_job": (1,),
         "wait_held": (1, 20),
         "watch_job": (0, 5, 1, 1),
+        "worker_facts": (),
     }
 
 

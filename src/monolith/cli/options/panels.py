@@ -10,7 +10,8 @@ _TRAINING = MappingProxyType(
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
         ),
-        "Metrics and profiles": (
+        "Control, metrics and profiles": (
+            *("alert", "control", "control_bind", "control_tls"),
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),
         ),

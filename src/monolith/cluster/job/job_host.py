@@ -149,6 +149,9 @@ class JobHost(CallHost):
     def _do_watch_job(self, worker: int, start: int, number: int, acknowledged: int) -> Any:
         return self._job().watch(worker, start, number, acknowledged)
 
+    def _do_worker_facts(self) -> list[tuple[Any, ...]]:
+        return [tuple(facts) for facts in self._job().worker_facts()]
+
     def _do_wait_held(self, hold: int, milliseconds: int) -> Any:
         return self._job().await_held(hold, milliseconds / 1000)
 
@@ -249,6 +252,15 @@ class JobHost(CallHost):
 
     def _do_note_held(self, worker: int, start: int, hold: int, acknowledged: int) -> None:
         self._job().note_held(worker, start, hold, acknowledged)
+
+    def _do_park_job(self, known: int) -> tuple[int, bool]:
+        return self._job().park.place(known)
+
+    def _do_unpark_job(self, known: int) -> int:
+        return self._job().park.remove(known)
+
+    def _do_note_parked(self, worker: int, start: int, park: int, acknowledged: int) -> None:
+        self._job().note_parked(worker, start, park, acknowledged)
 
     def _do_release_job(self, hold: int) -> bool:
         return self._job().release(hold)

@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from monolith.cluster.job.job_values import (
     Counts,
@@ -15,15 +14,17 @@ from monolith.cluster.job.job_values import (
     Progress,
     SavedJob,
     Taken,
-    first_difference,
+    check_same_facts,
     name_of,
     share_of,
 )
+from monolith.cluster.job.job_workers import AppliedShare, JobWorker, WorkerFacts
+from monolith.cluster.job.park_count import ParkCount
 from monolith.cluster.job.shared_state import LocalSharedState
 from monolith.data.str_queue import StrQueue
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 
-WATCH_SECONDS = 10.0
+WATCH_SECONDS = 3.0
 """Seconds after which a watch is answered without news."""
 
 REJOIN_SECONDS = 15.0
@@ -34,27 +35,6 @@ _MAX_SHARES = 1_000_000
 
 _Silent = list[tuple[int, list[int]]]
 """Workers, each with its callers."""
-
-
-class _Applied(NamedTuple):
-    """A step that server 0 has, while the worker has not said that all servers have it."""
-
-    number: int
-    share: str
-    before: Any
-    is_last: bool
-    num_samples: int
-
-
-@dataclass
-class _Worker:
-    start: int
-    clients: list[int]
-    is_alive: bool = True
-    number: int = 0  # of the last step, over all starts
-    samples: int = 0  # over all starts
-    taken: dict[str, Any] = field(default_factory=dict)  # share -> position
-    unacknowledged: list[_Applied] = field(default_factory=list)
 
 
 class JobState:
@@ -71,13 +51,15 @@ class JobState:
 
     Attributes:
         shared: Flags and texts.
+        park: Counts stops and resumes of all workers.
     """
 
     def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_workers, self._clock = num_workers, clock
         self.shared = LocalSharedState()
         self._lock = threading.RLock()
-        self._workers: dict[int, _Worker] = {}
+        self.park = ParkCount(self._lock, lambda number: self._publish(park=number))
+        self._workers: dict[int, JobWorker] = {}
         self._facts: dict[str, Any] | None = None
         self._first_step = self._first_samples = 0
         self._repeats = self._lost_pushes = self._num_dropped = 0
@@ -120,13 +102,13 @@ class JobState:
             start: Random number of this start of the worker.
             clients: Numbers of the worker's callers, by which servers refuse it if it is given up.
             facts: Facts that must be equal in all workers, each a list of lines.
-            held: What the worker has: "taken" (share -> position), "finished" (shares) and "number"
-                of its last step.
+            held: What the worker has: "taken" (share -> position), "finished" (shares), "number"
+                of its last step, and "park", the number of the park that it has heard.
 
         Returns:
             "fenced": callers of the earlier start; "lost": shares that another worker has now;
             "number": number of the worker's last step; "samples": its samples; "steps": steps of
-            the job.
+            the job; "park": number of the park.
 
         Raises:
             InvalidArgumentError: The worker has another task than the workers before it, or its
@@ -144,7 +126,7 @@ class JobState:
             if old is not None and old.start != start:
                 fenced = old.clients
                 self._drop(worker, old)
-            new = _Worker(start, list(clients))
+            new = JobWorker(start, list(clients))
             new.number, new.samples = held.get("number", 0), held.get("samples", 0)
             if old is not None:
                 new.number = max(new.number, old.number)
@@ -155,8 +137,10 @@ class JobState:
             lost = self._take_back(new, held)
             self._workers[worker] = new
             self._expected.discard(worker)
+            new.heard = self._clock()
+            self.park.take(held.get("park", 0))
             facts = {"number": new.number, "samples": new.samples, "steps": self.counts().steps}
-            return {"fenced": fenced, "lost": lost, **facts}
+            return {"fenced": fenced, "lost": lost, "park": self.park.number, **facts}
 
     def counts(self) -> Counts:
         """Return the numbers of the job."""
@@ -173,15 +157,9 @@ class JobState:
     def _check_facts(self, worker: int, facts: Mapping[str, Any]) -> None:
         if self._facts is None:
             self._facts = dict(facts)
-        difference = first_difference(self._facts, facts)
-        if difference is not None:
-            ours, theirs = difference
-            raise InvalidArgumentError(
-                f"[JobState.join] expected the task of the first worker, with {ours!r}, got "
-                f"{theirs!r} (worker {worker}); start all processes with the same task and settings"
-            )
+        check_same_facts(self._facts, facts, worker)
 
-    def _take_back(self, worker: _Worker, held: Mapping[str, Any]) -> list[str]:
+    def _take_back(self, worker: JobWorker, held: Mapping[str, Any]) -> list[str]:
         """Note the shares that a worker has; return those that another one has by now. Locked."""
         others = {share for other in self._workers.values() for share in other.taken}
         taken = {n: p for n, p in held.get("taken", {}).items() if n not in worker.taken}
@@ -202,13 +180,14 @@ class JobState:
             if share in waiting or name_of(share)[0] > self._epoch
         }
 
-    def _worker(self, worker: int, start: int) -> _Worker:
+    def _worker(self, worker: int, start: int) -> JobWorker:
         found = self._workers.get(worker)
         if found is None or found.start != start or not found.is_alive:
             raise AbortedError(
                 f"[JobState] expected a worker of the job, got worker {worker}, which was given up "
                 "because it was silent, or was replaced by a new start; start it again"
             )
+        found.heard = self._clock()
         return found
 
     def leave(self, worker: int, start: int, acknowledged: int) -> None:
@@ -229,13 +208,13 @@ class JobState:
                     return worker.clients
         return []
 
-    def _drop(self, number: int, worker: _Worker) -> None:
+    def _drop(self, number: int, worker: JobWorker) -> None:
         """Give up a worker that has not left. Locked."""
         if worker.is_alive:
             self._num_dropped += 1
             self._end_worker(number, worker)
 
-    def _end_worker(self, number: int, worker: _Worker) -> None:
+    def _end_worker(self, number: int, worker: JobWorker) -> None:
         """Hand out what a worker has: steps that not all servers may have are made again. Locked.
 
         A hold of the worker ends: it says so to the holder, whose cut may have missed pushes.
@@ -355,9 +334,12 @@ class JobState:
                     self._repeats += num_samples
                     continue
                 before = found.taken[share]
-                found.unacknowledged.append(_Applied(number, share, before, is_last, num_samples))
+                found.unacknowledged.append(
+                    AppliedShare(number, share, before, is_last, num_samples)
+                )
                 found.taken[share] = position
             found.number = number
+            found.note_rate(self._clock())
             return self.counts().steps, self._repeats
 
     def check_worker(self, worker: int, start: int) -> None:
@@ -369,7 +351,7 @@ class JobState:
         with self._lock:
             self._worker(worker, start)
 
-    def _acknowledge(self, worker: _Worker, number: int) -> None:
+    def _acknowledge(self, worker: JobWorker, number: int) -> None:
         for applied in worker.unacknowledged:
             if applied.number <= number and applied.is_last:
                 worker.taken.pop(applied.share, None)
@@ -501,6 +483,23 @@ class JobState:
         if self._news.hold and self._clock() >= self._hold_until:
             self._end_hold()
 
+    # Parks
+
+    def note_parked(self, worker: int, start: int, park: int, acknowledged: int) -> None:
+        """Note that a worker stands, and that all servers have its steps."""
+        with self._lock:
+            found = self._worker(worker, start)
+            self._acknowledge(found, acknowledged)
+            found.parked = park
+
+    def worker_facts(self) -> list[WorkerFacts]:
+        """Return what is known of each worker."""
+        with self._lock:
+            unknown = JobWorker(0, [], is_alive=False)
+            workers = [self._workers.get(number, unknown) for number in range(self.num_workers)]
+            now, park = self._clock(), self.park.number
+            return [worker.facts(number, now, park) for number, worker in enumerate(workers)]
+
     def stop(self) -> None:
         """Ask all workers to end after their running step."""
         with self._lock:
@@ -585,7 +584,7 @@ class JobState:
             self._lost_pushes += saved.lost_pushes
             if with_workers:
                 for worker, number, num_samples in saved.numbers:
-                    known = self._workers.setdefault(worker, _Worker(0, [], is_alive=False))
+                    known = self._workers.setdefault(worker, JobWorker(0, [], is_alive=False))
                     known.number = max(known.number, number)
                     known.samples = max(known.samples, num_samples)
                 self._expected = set(saved.alive).difference(self.alive_workers())

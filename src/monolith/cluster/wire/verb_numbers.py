@@ -30,6 +30,8 @@ _VERBS = (
     *("watch_job",),
     # of a server
     "renumber",
+    # of the job that workers share
+    *("note_parked", "park_job", "unpark_job", "worker_facts"),
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(

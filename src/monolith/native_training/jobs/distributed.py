@@ -15,6 +15,7 @@ from monolith.cluster.job.shared_state import ValuesSharedState
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_process import ServerOptions
+from monolith.control import ControlOptions
 from monolith.control.grpc_extra import load_grpc
 from monolith.environment import app_master_address
 from monolith.errors import (
@@ -64,6 +65,7 @@ class ProcessOptions:
         bind: Address at which a server listens.
         metrics: Sink of the measurements of a worker.
         sleep: Waits for some seconds between two tries.
+        control: Where the controller of the chief listens; None takes the defaults.
     """
 
     benchmark_seconds: float
@@ -73,6 +75,7 @@ class ProcessOptions:
     bind: str = "tcp://127.0.0.1:0"
     metrics: MetricsSink | None = None
     sleep: Callable[[float], None] = time.sleep
+    control: ControlOptions | None = None
 
 
 def distributed_train(
@@ -271,6 +274,7 @@ class _Worker:
             ready_seconds=config.session_creation_timeout_secs,
             hold_seconds=max(barrier, 0.1),
             end_seconds=config.chief_timeout_secs,
+            control=self._options.control or ControlOptions(),
         )
         checkpoint = find(config.model_dir) if self._is_chief else None
         with (
