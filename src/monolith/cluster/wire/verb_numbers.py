@@ -30,6 +30,11 @@ _VERBS = (
     *("watch_job",),
     # of a server
     "renumber",
+    # of the data service
+    *("close_stream", "data_shares", "data_workers", "describe_service", "join_service"),
+    *("open_reading", "open_stream", "read_batch", "take_data"),
+    # of a profiler
+    *("describe_profiler", "profile"),
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(
