@@ -6,10 +6,11 @@ import os
 import tempfile
 from typing import IO
 
-from monolith.cluster.discovery.service_discovery import ServiceDiscovery
+from monolith.cluster.discovery.service_discovery import ServiceDiscovery, holder_text
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 _MAX_ADDRESS_BYTES = 4096
+_MAX_HOLDER_BYTES = 200
 
 
 class HostServiceDiscovery(ServiceDiscovery):
@@ -48,18 +49,25 @@ class HostServiceDiscovery(ServiceDiscovery):
         Raises:
             FailedPreconditionError: Another process holds the index.
         """
+        if (name, index) in self._locks:
+            return
         folder = self._folder(name)
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, f".{index}.lock")
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(open(path, "ab"))
+            file = stack.enter_context(open(path, "a+b", buffering=0))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
+                file.seek(0)
+                holder = file.read(_MAX_HOLDER_BYTES).decode(errors="backslashreplace")
                 raise FailedPreconditionError(
                     f"[HostServiceDiscovery.hold] expected that no process is {name} {index}, got "
-                    f"one that is alive ({self._base}); end it first, or choose another index"
+                    f"one that is alive: {holder or 'not named'} ({self._base}); end it first, or "
+                    "choose another index"
                 ) from error
+            file.truncate(0)
+            file.write(holder_text().encode())
             stack.pop_all()
         self._locks[name, index] = file
 
@@ -76,8 +84,9 @@ class HostServiceDiscovery(ServiceDiscovery):
         addresses = {}
         for file_name in names:
             if file_name.isdecimal():
-                with open(os.path.join(folder, file_name), encoding="utf-8") as file:
-                    addresses[int(file_name)] = file.read(_MAX_ADDRESS_BYTES).strip()
+                address = _address_in(os.path.join(folder, file_name))
+                if address:
+                    addresses[int(file_name)] = address
         return dict(sorted(addresses.items()))
 
     def close(self) -> None:
@@ -91,3 +100,12 @@ class HostServiceDiscovery(ServiceDiscovery):
                 f"[HostServiceDiscovery] expected the name of a kind of process, got {name!r}"
             )
         return os.path.join(self._base, name)
+
+
+def _address_in(path: str) -> str:
+    """Return the address that a file has; empty for a file without one."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MAX_ADDRESS_BYTES).strip()
+    except (FileNotFoundError, UnicodeDecodeError):  # removed meanwhile, or not written by us
+        return ""
