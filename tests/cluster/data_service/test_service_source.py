@@ -9,7 +9,7 @@ pytest.importorskip("zmq")
 
 
 def test_one_data_worker_gives_the_batches_of_the_pipeline(tmp_path):
-    make = lambda: pipeline(write_files(tmp_path / "data"), epochs=2)  # noqa: E731
+    make = lambda _=1: pipeline(write_files(tmp_path / "data"), epochs=2)  # noqa: E731
     with service(make, num_workers=1) as (source, _, _), iter(source) as batches:
         served = list(batches)
     expected = list(make())
@@ -22,7 +22,7 @@ def test_one_data_worker_gives_the_batches_of_the_pipeline(tmp_path):
 
 def test_several_data_workers_give_every_sample_once(tmp_path):
     folder = write_files(tmp_path / "data", num_files=9)
-    with service(lambda: pipeline(folder, epochs=2), num_workers=2) as (source, _, workers):
+    with service(lambda _: pipeline(folder, epochs=2), num_workers=2) as (source, _, workers):
         with iter(source) as batches:
             users = users_of(batches)
         counts = [worker.status()["batches"] for worker in workers]
@@ -32,7 +32,7 @@ def test_several_data_workers_give_every_sample_once(tmp_path):
 
 def test_an_iteration_goes_on_from_a_position(tmp_path):
     folder = write_files(tmp_path / "data", num_files=9)
-    with service(lambda: pipeline(folder), num_workers=2) as (source, _, _):
+    with service(lambda _: pipeline(folder), num_workers=2) as (source, _, _):
         with iter(source) as batches:
             first = users_of(next(batches) for _ in range(11))
             state = json.loads(json.dumps(batches.state_dict()))

@@ -22,8 +22,11 @@ KIND = "data worker"
 MAX_STREAMS = 256
 """Most shares that a data worker reads at once, for all readers."""
 
-MakeSource = Callable[[], Iterable[Batch]]
-"""Returns the source of the task; called again for each share of a source that is no pipeline."""
+MakeSource = Callable[[int], Iterable[Batch]]
+"""Number of data workers for which the data is divided -> source of the task.
+
+Called again for each share of a source that is no pipeline.
+"""
 
 
 class ServedShares(Protocol):
@@ -51,7 +54,7 @@ class SourceShares:
         self._shares, self._may_open_again = self._divided()
 
     def _divided(self) -> tuple[ServedShares, bool]:
-        source = self._make_source()
+        source = self._make_source(self._num_readers)
         divide = getattr(source, "divide", None)
         if divide is not None:
             return divide(self._num_readers), True

@@ -132,8 +132,8 @@ class DataWorkerProcess(_ServiceProcess):
     It reads the source that it was made with: messages name shares of this source, and no code.
 
     Args:
-        make_source: Returns the source of the task; called again for each share of a source that
-            is no pipeline.
+        make_source: Returns the source of the task, for a number of data workers; called again for
+            each share of a source that is no pipeline.
         dispatcher: Address of the dispatcher.
         options: Where it listens.
         facts: Lines that must be equal in all data workers, such as the task and its settings.

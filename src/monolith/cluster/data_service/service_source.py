@@ -1,7 +1,7 @@
 """`ServiceSource`: the batches of a data service, as the source of a trainer."""
 
-import secrets
 import json
+import secrets
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future

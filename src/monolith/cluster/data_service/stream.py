@@ -112,9 +112,7 @@ class Stream:
         """Add an answer when there is room for it; whether the stream is still open."""
         with self._changed:
             number = self.num_batches
-            self._changed.wait_for(
-                lambda: self._is_closing or number - self._taken < self._ahead
-            )
+            self._changed.wait_for(lambda: self._is_closing or number - self._taken < self._ahead)
             if self._is_closing:
                 return False
             self._answers[number] = answer

@@ -3,7 +3,7 @@
 import threading
 
 from monolith.cluster.discovery.mlp_env import MLPEnv, check_port
-from monolith.cluster.discovery.service_discovery import ServiceDiscovery
+from monolith.cluster.discovery.service_discovery import Place, ServiceDiscovery
 from monolith.util.hosts import local_host
 
 _ROLES = ("ps", "worker", "chief")
@@ -40,6 +40,15 @@ class MLPServiceDiscovery(ServiceDiscovery):
     def index(self) -> int:
         """Number of this process in its role."""
         return self._env.index
+
+    @property
+    def place(self) -> Place | None:
+        """Part of this process in the job; None for a role that trains nothing."""
+        addr = self._env.get_addr()
+        if self.server_type not in ("ps", "worker") or addr is None:
+            return None
+        sizes = {role: self._env.num_replicas(role) for role in ("ps", "worker")}
+        return Place(self.server_type, self.index, addr, sizes)
 
     def register(self, name: str, index: int, addr: str) -> None:
         """Show a process, whose address must be that of the environment.

@@ -14,6 +14,7 @@ from monolith.util.hosts import local_host
 
 if TYPE_CHECKING:
     from monolith.cluster.profiler_endpoint import ProfilerEndpoint
+    from monolith.cluster.zmq.curve_keys import CurveKeys
 
 _log = logging.getLogger(__name__)
 
@@ -276,14 +277,37 @@ class MLPEnv:
             stream.flush()
         leave(0)
 
-    def start_profiler(self, port: int = PROFILER_PORT) -> None:
-        """Let others ask this process for traces; under MPI its number is added to the port."""
+    def profiler_addr(
+        self, role: str | None = None, index: int | None = None, port: int = PROFILER_PORT
+    ) -> str | None:
+        """Return where the profiler of a process listens; None if its host is not known."""
+        host = self.get_host(role, index)
+        if host is None:
+            return None
+        number = self._index(self._role(role), index)
+        is_shared = self._is_mpi_worker(self._role(role))  # several processes of one machine
+        return f"{_bracketed(host)}:{port + number if is_shared else port}"
+
+    def start_profiler(
+        self,
+        port: int = PROFILER_PORT,
+        *,
+        keys: "CurveKeys | None" = None,
+        is_insecure: bool = False,
+    ) -> None:
+        """Let others ask this process for traces; under MPI its number is added to the port.
+
+        Without keys only processes of this machine can ask, unless `is_insecure` is set.
+        """
         from monolith.cluster.profiler_endpoint import ProfilerEndpoint
 
+        if self._profiler is not None:
+            return
+        is_open = keys is not None or is_insecure
+        host = _bracketed(self.host) if is_open else "127.0.0.1"
         number = port + self.index if self.enable_mpi else port
-        if self._profiler is None:
-            self._profiler = ProfilerEndpoint(f"{_bracketed(self.host)}:{number}")
-            _log.info("the profiler listens at %s", self._profiler.address)
+        self._profiler = ProfilerEndpoint(f"{host}:{number}", keys=keys, is_insecure=is_insecure)
+        _log.info("the profiler listens at %s", self._profiler.address)
 
     def stop_profiler(self) -> None:
         """End the profiler, if it was started."""

@@ -8,6 +8,8 @@ from types import MappingProxyType
 from monolith.cluster.discovery.consul import ConsulServiceDiscovery
 from monolith.cluster.discovery.consul_agent import ConsulAgent
 from monolith.cluster.discovery.host_files import HostServiceDiscovery
+from monolith.cluster.discovery.mlp import MLPServiceDiscovery
+from monolith.cluster.discovery.mlp_env import MLPEnv
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery
 from monolith.cluster.discovery.tf_config import TfConfigServiceDiscovery, parse_tf_config
 from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
@@ -97,6 +99,16 @@ def _tf_config(uri: str, rest: str) -> ServiceDiscovery:
     return TfConfigServiceDiscovery(parse_tf_config(text))
 
 
+def _mlp(uri: str, rest: str) -> ServiceDiscovery:
+    env = MLPEnv()
+    if rest or not env.available:
+        raise InvalidArgumentError(
+            f"[open_discovery] expected mlp: with the variables MLP_<ROLE>_NUM, got {uri!r} and "
+            f"{'no such variables' if not env.available else 'further text'}"
+        )
+    return MLPServiceDiscovery(env)
+
+
 def _parts(uri: str, rest: str, form: str) -> tuple[str, str]:
     match = _HOSTS.fullmatch(rest)
     if match is None:
@@ -118,6 +130,7 @@ SCHEMES: MappingProxyType[str, Callable[[str, str], ServiceDiscovery]] = Mapping
         "zk": _zookeeper,
         "consul": _consul,
         "tf-config": _tf_config,
+        "mlp": _mlp,
     }
 )
 """Scheme -> function of the URI and what follows the colon."""
@@ -127,5 +140,6 @@ FORMS = (
     "zk://HOST:PORT[,HOST:PORT]/JOB",
     "consul://HOST:PORT/JOB",
     "tf-config:",
+    "mlp:",
 )
 """How a URI of each scheme is written."""

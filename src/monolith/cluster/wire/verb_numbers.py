@@ -34,7 +34,7 @@ _VERBS = (
     *("close_stream", "data_shares", "data_workers", "describe_service", "join_service"),
     *("open_reading", "open_stream", "read_batch", "take_data"),
     # of a profiler
-    *("describe_profiler", "profile"),
+    "profile",
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(
