@@ -174,7 +174,7 @@ def test_other_workers_wait_for_the_chief(tmp_path, other_job):
 
 
 def test_the_wait_for_the_chief_has_a_limit(tmp_path, other_job):
-    with pytest.raises(DeadlineExceededError, match="expected the chief to write .*ps 0"):
+    with pytest.raises(DeadlineExceededError, match=r"expected the chief to write .*ps 0"):
         RunnerConfig(
             server_type="ps",
             restore_dir=other_job,

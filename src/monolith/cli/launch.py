@@ -13,6 +13,7 @@ from rich.console import Console
 
 from monolith.cli.console import fail, say
 from monolith.cli.options import run_options as options
+from monolith.cli.options.service_options import DataService
 from monolith.environment import variables
 from monolith.errors import FailedPreconditionError
 from monolith.launch import (
@@ -44,6 +45,7 @@ def launch(
     ps: Annotated[int, typer.Option(min=1, metavar="P", help="Number of servers.")] = 1,
     workers: Annotated[int, typer.Option(min=1, metavar="W", help="Number of workers.")] = 1,
     data: options.Data = None,
+    data_service: DataService = None,
     settings: options.Settings = None,
     file: options.SettingsFile = None,
     run: Annotated[
@@ -76,6 +78,7 @@ def launch(
         _RESUME: resume,
         "--server-timeout": server_timeout,
         "--transfer": transfer,
+        "--data-service": data_service,
     }
     threads = None if _has_threads(settings or [], file) else threads_per_worker(ps + workers)
     commands = JobCommands(

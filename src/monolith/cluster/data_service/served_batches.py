@@ -48,9 +48,6 @@ class ShareQueue(ABC):
     def state(self) -> Any:
         """Return the position after the last batch that was given out."""
 
-    def close(self) -> None:
-        """Take no more shares."""
-
 
 class ServedBatches(Iterator[Batch]):
     """Iterates over the batches of the shares of a queue, several shares at once.
@@ -174,7 +171,6 @@ class ServedBatches(Iterator[Batch]):
         for share in self._open:
             share.close()
         self._open.clear()
-        self._queue.close()
         self._clients.close()
 
     def __enter__(self) -> "Self":

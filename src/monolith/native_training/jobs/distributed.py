@@ -45,6 +45,7 @@ _log = logging.getLogger(__name__)
 RETRIED: tuple[type[OpError], ...] = (DeadlineExceededError, UnavailableError)
 """Errors after which a worker looks for the cluster again and trains on."""
 
+_ANY_PORT = "tcp://127.0.0.1:0"
 _NEVER_STEPS = 100_000_000
 _SHUTDOWN_SECONDS = 20.0
 
@@ -58,7 +59,8 @@ class ProcessOptions:
         shutdown: Lets the servers of the job end.
         shutdown_seconds: Seconds that the chief gives `shutdown`; then it ends without it.
         keys: CURVE keys of the job.
-        bind: Address at which a server listens.
+        bind: Address at which a server listens; None takes the one that the discovery fixes for this
+            process, or a free port of this machine.
         metrics: Sink of the measurements of a worker.
         sleep: Waits for some seconds between two tries.
     """
@@ -67,7 +69,7 @@ class ProcessOptions:
     shutdown: Callable[[StartedServers], object]
     shutdown_seconds: float = _SHUTDOWN_SECONDS
     keys: CurveKeys | None = None
-    bind: str = "tcp://127.0.0.1:0"
+    bind: str | None = None
     metrics: MetricsSink | None = None
     sleep: Callable[[float], None] = time.sleep
 
@@ -83,10 +85,19 @@ def distributed_train(
     check_process(config)
     servers = StartedServers(config, discovery, options.keys)
     if config.server_type == "ps":
-        ps = ServerOptions(config.index, servers.num_started, options.bind, options.keys)
+        place = _place(discovery, config)
+        fixed = _ANY_PORT if place is None else f"tcp://{place}"
+        ps = ServerOptions(config.index, servers.num_started, options.bind or fixed, options.keys)
         run_server(servers, discovery, params, ps)
         return None
     return _Worker(servers, discovery, params, user_hooks, options).run()
+
+
+def _place(discovery: ServiceDiscovery, config: DistributedCpuTrainingConfig) -> str | None:
+    """Return the address that a discovery fixes for this process; None if it fixes none."""
+    place = discovery.place
+    is_own = place is not None and (place.name, place.index) == (config.server_type, config.index)
+    return place.address if place is not None and is_own else None
 
 
 def check_process(config: DistributedCpuTrainingConfig) -> None:
@@ -130,7 +141,8 @@ class _Worker:
         self._servers, self._config = servers, servers.config
         self._discovery, self._params = discovery, params
         self._user_hooks, self._options = tuple(user_hooks), options
-        self._address = concat_ip_and_port(get_local_ip(), 0)  # nobody connects to a worker
+        own = concat_ip_and_port(get_local_ip(), 0)  # nobody connects to a worker
+        self._address = _place(discovery, servers.config) or own
         self._metrics = options.metrics or NullSink()
 
     @property
@@ -256,6 +268,7 @@ class _Worker:
                 task,
                 settings,
                 connected,
+                source=config.data_source(),
                 checkpoint=checkpoint,
                 metrics=self._options.metrics,
                 options=options,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from monolith.checkpoint.state import MONOLITH_STATE_FILE
 from monolith.checkpoint.storage import exists, make_folder
+from monolith.cluster.data_service import ServiceOptions, ServiceSource
+from monolith.cluster.zmq.curve_keys import read_keys
 from monolith.environment import mpi_rank
 from monolith.errors import DeadlineExceededError, InvalidArgumentError
 from monolith.native_training.env_utils import generate_psm_from_uuid
@@ -233,6 +235,14 @@ class RunnerConfig(DistributedCpuTrainingConfig):
             return None
         return getattr(self.resolved, "data_service_dispatcher", None) or None
 
+    def data_source(self) -> ServiceSource | None:
+        """Return the data service from which workers read; None for their input functions."""
+        address = self.data_service_dispatcher
+        if address is None:
+            return None
+        keys = getattr(self.resolved, "data_service_keys", None)
+        return ServiceSource(ServiceOptions(address, None if keys is None else read_keys(keys)))
+
     def check(self) -> None:
         """Refuse values that need a part which is not here, or that contradict each other.
 
@@ -242,7 +252,8 @@ class RunnerConfig(DistributedCpuTrainingConfig):
             InvalidArgumentError: The data service has no dispatcher.
         """
         super().check()
-        if self.use_dataservice and self.data_service_dispatcher is None:
+        is_reader = self.use_dataservice and self.server_type == "worker"
+        if is_reader and self.data_service_dispatcher is None:
             raise InvalidArgumentError(
                 "[RunnerConfig] expected the address of a dispatcher with use_dataservice=True, "
                 "got none; set data_service_dispatcher of the settings, or start the job by MLP "

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from monolith.cluster.data_service import ServiceSource
+
 _RANKS = "synchronous training over ranks"
 _GPU = "tables on an accelerator"
 SERVING = "serving that follows the training"
@@ -12,6 +14,7 @@ _ITEMS = "a cache of items, whose model the reference system has not published"
 _TIDE = "saves by hours of the day; use the hooks of native_training.session_run_hooks"
 _PROFILER = "a profiler by steps of the config; give a ProfilerHook to the run"
 _FOUNTAIN = "the data service fountain, which has no public client"
+_SERVICE = "the dispatcher of a data service, which a RunnerConfig knows"
 _EXACT = "changes nothing: slots count occurrences exactly"
 _LAYOUT = "changes nothing: the layout of tables is the same"
 
@@ -125,8 +128,8 @@ class CpuTrainingConfig:
     device_fn: Callable[..., Any] | None = refused(  # noqa: RUF009
         None, "placement of parameters by a function"
     )
-    use_dataservice: bool | None = refused(None, "a data service")
-    num_extra_dsworker_on_gpu_worker: int = refused(0, "a data service")
+    use_dataservice: bool | None = refused(None, _SERVICE)
+    num_extra_dsworker_on_gpu_worker: int = refused(0, _SERVICE)
     save_summary_steps: int = does(100, "changes nothing: summaries have the pace of the sink")
     log_step_count_steps: int = does(100, "steps of each worker between two reports of figures")
 
@@ -134,6 +137,10 @@ class CpuTrainingConfig:
     def enable_full_sync_training(self) -> bool:
         """Return whether tables, too, are trained synchronously."""
         return self.enable_sync_training and not self.enable_partial_sync_training
+
+    def data_source(self) -> ServiceSource | None:
+        """Return the data service from which workers read; None for their input functions."""
+        return None
 
     def check(self) -> None:
         """Refuse values that need a part which is not here, or that contradict each other.
