@@ -1,7 +1,8 @@
 """Forks a `monolith ps` for each line, and says what the command said when it was ready.
 
-A line is the options of `Nursery.start` as JSON, with the words of another command if need be. A fork takes milliseconds, where an interpreter
-that imports torch takes seconds. The children are killed when stdin ends.
+A line is the options of `Nursery.start` as JSON, or those of another command with its words. A
+fork takes milliseconds, where an interpreter that imports torch takes seconds. The children are
+killed when stdin ends.
 """
 
 import contextlib

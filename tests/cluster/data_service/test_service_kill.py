@@ -88,7 +88,7 @@ def test_a_service_that_is_gone_is_named(nursery, data):
         next(batches)
         for process in (dispatcher, *workers):
             process.kill()
-        with pytest.raises(UnavailableError, match="expected a data worker within 1.5 seconds"):
+        with pytest.raises(UnavailableError, match=r"expected a data worker within 1\.5 seconds"):
             list(batches)
 
 

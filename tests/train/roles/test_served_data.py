@@ -165,9 +165,9 @@ def test_a_job_of_one_reader_goes_on_where_a_run_alone_has_ended(task, job, tmp_
         trainer.fit()
     checkpoint = find(tmp_path / "saves")
     options = {"checkpoint": checkpoint, "hooks": [rest]}
-    with served(task, num_workers=2) as source:
-        with pytest.raises(FailedPreconditionError, match="while the data service divides it"):
-            run_worker(task, settings, job().servers(), source=source, **options)
+    text = "while the data service divides it"
+    with served(task, 2) as source, pytest.raises(FailedPreconditionError, match=text):
+        run_worker(task, settings, job().servers(), source=source, **options)
     with served(task, num_workers=1) as source:
         run_worker(task, settings, job().servers(), source=source, **options)
     assert [*first.users, *rest.users] == users_of(pipeline(task.folder))

@@ -20,7 +20,8 @@ _CLOSE_SECONDS = 10.0
 class Stream:
     """Reads a share on a thread, at most `ahead` batches beyond those that the reader has.
 
-    Any thread may call.
+    Two more are in hand: the next one, and the one after it, which tells whether the next is the
+    last. Any thread may call.
 
     Args:
         batches: Iterator of the share, with `state_dict` and `close`.

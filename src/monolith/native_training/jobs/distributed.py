@@ -59,8 +59,8 @@ class ProcessOptions:
         shutdown: Lets the servers of the job end.
         shutdown_seconds: Seconds that the chief gives `shutdown`; then it ends without it.
         keys: CURVE keys of the job.
-        bind: Address at which a server listens; None takes the one that the discovery fixes for this
-            process, or a free port of this machine.
+        bind: Address at which a server listens; None takes the one that the discovery fixes for
+            this process, or a free port of this machine.
         metrics: Sink of the measurements of a worker.
         sleep: Waits for some seconds between two tries.
     """
