@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from monolith.cluster.data_service.profiler_endpoint import profiler_trace
 from monolith.cluster.discovery.mlp_env import MLPEnv, check_port
-from monolith.cluster.profiler_endpoint import profiler_trace
 from monolith.native_training.hooks.dataset_hook import (
     BroadcastDatasetHook,
     DatasetInitializerHook,

@@ -1,9 +1,9 @@
 from monolith.cluster.call_host import BYE
+from monolith.cluster.data_service.profiler_endpoint import PROFILER_VERBS
 from monolith.cluster.data_service.service_verbs import DATA_WORKER_VERBS, DISPATCHER_VERBS
 from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
 from monolith.cluster.job.job_verbs import JOB_VERBS
-from monolith.cluster.profiler_endpoint import PROFILER_VERBS
 from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.cluster.wire.verb_numbers import NUMBER_OF_VERB, VERB_OF_NUMBER
 

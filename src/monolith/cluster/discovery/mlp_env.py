@@ -13,7 +13,7 @@ from monolith.environment import variables
 from monolith.util.hosts import local_host
 
 if TYPE_CHECKING:
-    from monolith.cluster.profiler_endpoint import ProfilerEndpoint
+    from monolith.cluster.data_service.profiler_endpoint import ProfilerEndpoint
     from monolith.cluster.zmq.curve_keys import CurveKeys
 
 _log = logging.getLogger(__name__)
@@ -299,7 +299,7 @@ class MLPEnv:
 
         Without keys only processes of this machine can ask, unless `is_insecure` is set.
         """
-        from monolith.cluster.profiler_endpoint import ProfilerEndpoint
+        from monolith.cluster.data_service.profiler_endpoint import ProfilerEndpoint
 
         if self._profiler is not None:
             return

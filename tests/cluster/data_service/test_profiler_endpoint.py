@@ -8,13 +8,13 @@ import threading
 import pytest
 import torch
 
-from monolith.cluster.discovery.mlp_env import MLPEnv
-from monolith.cluster.profiler_endpoint import (
+from monolith.cluster.data_service.profiler_endpoint import (
     ProfilerEndpoint,
     TraceOptions,
     profiler_trace,
     request_traces,
 )
+from monolith.cluster.discovery.mlp_env import MLPEnv
 from monolith.errors import InvalidArgumentError, UnavailableError
 from tests.forker import limited
 
@@ -32,7 +32,8 @@ def names_of(path):
 @pytest.mark.dist
 def test_a_process_writes_a_trace_of_its_work(tmp_path):
     program = (
-        "import torch; from monolith.cluster.profiler_endpoint import ProfilerEndpoint\n"
+        "import torch\n"
+        "from monolith.cluster.data_service.profiler_endpoint import ProfilerEndpoint\n"
         "with ProfilerEndpoint() as endpoint:\n"
         "    print(endpoint.address, flush=True)\n"
         "    while True: torch.ones(64, 64) @ torch.ones(64, 64)\n"
