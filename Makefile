@@ -40,7 +40,13 @@ demo-servers: build  ## train on two servers and two workers, kill a server half
 	@echo "== the task of examples/clicks_task.py as a job, undisturbed and with a killed server"
 	$(PY) examples/demo_servers.py
 
-test: build  ## run every test but the slow ones, C++ tests also under the thread sanitizer (eight minutes)
+# Packages of the system that some tests need; where they cannot be installed, these are skipped.
+build/.packages: tools/debian.sh
+	@mkdir -p build
+	bash tools/debian.sh
+	@touch $@
+
+test: build build/.packages  ## run every test but the slow ones, C++ tests also under the thread sanitizer (eight minutes)
 	@echo "== building and running the C++ tests, plain and under the thread sanitizer"
 	bash tools/native_tests.sh plain thread
 	@echo "== running the tests, without those marked slow"
@@ -50,7 +56,7 @@ test-fast: build  ## run the tests of one process that are not marked thorough (
 	@echo "== running the fast tests"
 	$(PYTEST) -q -n auto --hypothesis-profile=fast -m "not slow and not dist and not thorough"
 
-test-all: build  ## run every test, and the C++ tests under the sanitizers
+test-all: build build/.packages  ## run every test, and the C++ tests under the sanitizers
 	@echo "== building and running the C++ tests, plain and under both sanitizers"
 	bash tools/native_tests.sh plain address thread
 	@echo "== running all tests"

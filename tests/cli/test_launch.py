@@ -61,6 +61,35 @@ def test_roles_get_the_options(launch):
     )
 
 
+def test_roles_get_the_discovery(launch, tmp_path):
+    ran = launch("task.py", "--discovery", "job")
+    assert "--discovery job --bind ipc:///" in ran.err
+    assert "--servers job --num-servers 1" in ran.err
+
+
+def test_the_variable_of_each_role_says_its_place(launch, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    cluster = {"ps": ["a:1", "b:1"], "chief": ["c:1"], "worker": ["d:1"]}
+    config = {"cluster": cluster, "task": {"type": "ps", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    (tmp_path / "tf-config:").mkdir()  # where the fake roles meet
+    ran = launch("task.py", "--discovery", "tf-config:", "--run", "run")
+    assert ran.status == 0
+    tasks = {}
+    for log in (tmp_path / "run" / "logs").iterdir():
+        (text,) = re.findall(r"'TF_CONFIG=(.*?)' ", log.read_text())
+        assert json.loads(text)["cluster"] == cluster
+        tasks[log.stem] = json.loads(text)["task"]
+        (said,) = [line for line in ran.err.splitlines() if line.startswith(f"{log.stem} | arg")]
+        assert "--bind" not in said
+    assert tasks == {
+        "ps-0": {"type": "ps", "index": 0},
+        "ps-1": {"type": "ps", "index": 1},
+        "worker-0": {"type": "chief", "index": 0},
+        "worker-1": {"type": "worker", "index": 0},
+    }
+
+
 def test_json_has_the_end_as_its_last_object(launch):
     ran = launch("task.py", "--json")
     end = json.loads(ran.out.splitlines()[-1])
@@ -125,6 +154,8 @@ def test_a_key_of_a_module_is_a_task(launch, tmp_path):
         (["no_such_module.Ranker"], "got 'no_such_module.Ranker'"),
         (["task.py", "--ps", "0"], "greater than or equal to 1"),
         (["task.py", "--workers", "0"], "greater than or equal to 1"),
+        (["task.py", "--discovery", "etcd://a:1/b"], "expected a folder or one of file:DIR"),
+        (["task.py", "--discovery", "tf-config:"], "tf-config: with the variable TF_CONFIG, got"),
         (["task.py", "--restarts", "-1"], "greater than or equal to 0"),
         (["task.py", "--run", "task.py/run"], "a folder that can be written, got 'task.py/run': N"),
         (["task.py", "--checkpoints", "task.py/x"], "be written, got 'task.py/x': Not a directory"),

@@ -80,6 +80,7 @@ def test_a_server_says_where_it_listens(nursery):
         (None, None, None, "train TASK --servers all addresses with commas between them"),
         ("task.py", "job", None, "worker task.py --servers job --num-servers 2"),
         ("task.py", "job", "k", "worker task.py --servers job --num-servers 2 --keys k"),
+        ("task.py", "tf-config:", None, "worker task.py --servers tf-config:"),
     ],
 )
 def test_a_server_names_the_command_of_its_clients(task, discovery, keys, command):
@@ -96,12 +97,55 @@ def test_a_server_names_the_command_of_its_clients(task, discovery, keys, comman
         (["--bind", "192.0.2.1:7000", "--insecure"], "expected to listen at tcp://192.0.2.1:7000"),
         (["--keys", "none"], "expected a file with keys, got none (none)"),
         (["--metrics-port", "70000"], "a port from 0 to 65535"),
+        (["--discovery", "etcd://a:1/b"], "expected a folder or one of file:DIR, zk://HOST:PORT"),
+        (
+            ["--discovery", "./x", "--bind", "0.0.0.0:0", "--insecure"],
+            "expected an address that other processes can connect to, got tcp://0.0.0.0:",
+        ),
     ],
 )
 def test_a_wrong_option_is_an_error_at_the_start(monolith, options, text):
     ran = monolith("ps", *options)
     assert ran.status == 2
     assert text in ran.err
+
+
+TF_CONFIG = {
+    "cluster": {"ps": ["127.0.0.1:1", "127.0.0.1:2"], "worker": ["127.0.0.1:3"]},
+    "task": {"type": "ps", "index": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--index", "0"], "expected --index 1 as tf-config: says, got --index 0; leave"),
+        (["--num-servers", "3"], "expected --num-servers 2 as tf-config: says, got"),
+        (["--bind", "0.0.0.0:3"], "expected --bind with the port of 127.0.0.1:2 as tf-config:"),
+        (["--bind", "0.0.0.0:2"], "expected keys for an address that other machines can reach"),
+        (["--index", "1", "--num-servers", "2", "--bind", "nowhere:2:2"], "an address as host"),
+    ],
+)
+def test_an_option_that_contradicts_the_variable_is_refused(monolith, monkeypatch, options, text):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(TF_CONFIG))
+    ran = monolith("ps", "--discovery", "tf-config:", *options)
+    assert ran.status == 2
+    assert text in ran.err
+
+
+def test_a_variable_of_another_role_names_its_command(monolith, monkeypatch):
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({**TF_CONFIG, "task": task}))
+    ran = monolith("ps", "--discovery", "tf-config:")
+    assert ran.status == 2
+    assert "that tf-config: describes, got worker 0; run `monolith worker`" in ran.err
+
+
+def test_a_discovery_that_is_away_is_a_failure(monolith, monkeypatch):
+    monkeypatch.setattr("monolith.cluster.discovery.retries.time.sleep", lambda seconds: None)
+    ran = monolith("ps", "--discovery", "consul://127.0.0.1:1/job")
+    assert ran.status == 1
+    assert "expected an answer of the agent at 127.0.0.1:1" in ran.err
 
 
 def test_an_address_in_use_is_an_error_at_the_start(monolith, nursery):

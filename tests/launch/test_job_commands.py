@@ -55,3 +55,9 @@ def test_threads_are_a_setting_of_workers_before_those_of_the_user(folder):
     roles = lines(folder, 1, 1, settings=["a=1"], num_threads=2)
     assert roles["worker-0"].endswith("--set train.threads=2 --set a=1 --no-hints --json")
     assert "train.threads" not in roles["ps-0"]
+
+
+def test_a_discovery_takes_the_place_of_the_folder(folder):
+    roles = lines(folder, 1, 1, discovery="zk://a:1/job", with_tcp=True)
+    assert "--discovery zk://a:1/job --bind 127.0.0.1:0 " in roles["ps-0"]
+    assert "--servers zk://a:1/job --num-servers 1 " in roles["worker-0"]

@@ -5,8 +5,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -41,6 +42,7 @@ _RESUME = "--resume"
     short_help="Run servers and workers on this machine.",
 )
 def launch(
+    context: typer.Context,
     task: options.TaskArgument,
     ps: Annotated[int, typer.Option(min=1, metavar="P", help="Number of servers.")] = 1,
     workers: Annotated[int, typer.Option(min=1, metavar="W", help="Number of workers.")] = 1,
@@ -64,11 +66,17 @@ def launch(
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
     transfer: options.Transfer = None,
+    discovery: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Roles find each other here: zk://HOST:PORT/JOB."),
+    ] = None,
     tcp: Annotated[bool, typer.Option("--tcp", help="Listen at ports, not sockets.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a job on this machine until its workers end, or until Ctrl-C or SIGTERM."""
     _check_task(task)
+    found = FoundBy() if discovery is None else _found_by(discovery, context)
+    ps, workers = found.sizes or (ps, workers)
     worker_options = {
         "--checkpoints": checkpoints,
         "--save-every": save_every,
@@ -89,7 +97,9 @@ def launch(
         settings or (),
         file,
         worker_options,
-        with_tcp=tcp,
+        discovery=discovery,
+        environment_of=found.environment_of,
+        with_tcp=tcp or found.needs_tcp,
         num_threads=threads,
         program=PROGRAM,
     )
@@ -112,6 +122,36 @@ def launch(
         folder.close(is_success=end is not None and end.status == 0)
     has_saved = checkpoints is not None and _has_checkpoint(saves)
     _end(end, folder, checkpoints if has_saved else None)
+
+
+class FoundBy(NamedTuple):
+    """What a discovery says about the roles of a job.
+
+    Args:
+        sizes: Numbers of servers and workers, where they are fixed.
+        environment_of: Returns the variables of a role, where its place is fixed.
+        needs_tcp: Whether servers need ports.
+    """
+
+    sizes: tuple[int, int] | None = None
+    environment_of: Callable[[str, int], Mapping[str, str]] | None = None
+    needs_tcp: bool = False
+
+
+def _found_by(uri: str, context: typer.Context) -> FoundBy:
+    """Read a discovery that fixes the places of the roles; the others are opened by the roles."""
+    from monolith.cli.options.discovery_options import opened, place, refuse_others
+    from monolith.cluster.discovery.uris import check_uri
+
+    fixed = place(uri)
+    if fixed is None:
+        try:
+            return FoundBy(needs_tcp=not check_uri(uri).is_folder)
+        except ValueError as error:
+            fail(str(error), status=2)
+    sizes = fixed.sizes["ps"], fixed.sizes["worker"]
+    refuse_others(uri, context, dict(zip(("ps", "workers"), sizes, strict=True)))
+    return FoundBy(sizes, opened(uri).environment_of)
 
 
 def _check_task(task: str) -> None:

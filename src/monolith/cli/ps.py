@@ -29,6 +29,7 @@ app = typer.Typer(add_completion=False)
     short_help="Run a parameter server.",
 )
 def ps(
+    context: typer.Context,
     task: Annotated[
         str | None,
         typer.Argument(
@@ -57,7 +58,10 @@ def ps(
     ] = False,
     discovery: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Write the address to a file in this folder."),
+        typer.Option(
+            metavar="URI",
+            help="Tell the address to a folder, zk://HOST:PORT/JOB, or another discovery.",
+        ),
     ] = None,
     threads: Annotated[
         int, typer.Option(min=1, metavar="N", help="Calls that work on tables at once.")
@@ -82,12 +86,18 @@ def ps(
     """Run a parameter server until SIGTERM or Ctrl-C."""
     import torch
 
+    from monolith.cli.options.discovery_options import bind_of, opened, place, refuse_others
+    from monolith.cluster.discovery.service_discovery import DiscoveryError
     from monolith.cluster.zmq.curve_keys import read_keys
     from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
     from monolith.errors import OpError
 
     if status_seconds is not None and not (as_json and status_seconds > 0):
         fail(f"expected --status-seconds above 0 with --json, got {status_seconds:g}", status=2)
+    if (fixed := place(discovery, "ps")) is not None:
+        index, num_servers = fixed.index, fixed.sizes["ps"]
+        refuse_others(str(discovery), context, {"index": index, "num_servers": num_servers})
+        bind = bind_of(str(discovery), context, fixed)
     if index >= num_servers:
         fail(f"expected --index below --num-servers, got {index} of {num_servers}", status=2)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -99,11 +109,13 @@ def ps(
             bind,
             None if keys is None else read_keys(keys),
             insecure,
-            discovery,
+            None if discovery is None else opened(discovery),
             threads,
             metrics_port,
         )
         process = ServerProcess(options, dense)
+    except DiscoveryError as error:
+        fail(str(error))
     except (OpError, OSError, ValueError) as error:
         fail(str(error), status=2)
     torch.set_num_threads(call_threads)
@@ -197,10 +209,13 @@ def _next_command(
     facts: dict[str, Any], task: str | None, discovery: str | None, keys: str | None
 ) -> str:
     """Return the command of a worker; without a task, that of a trainer."""
+    from monolith.cluster.discovery.uris import is_fixed
+
     num_servers = facts["num_servers"]
     servers = facts["address"] if num_servers == 1 else "all addresses with commas between them"
     if discovery is not None:
-        servers = f"{discovery} --num-servers {num_servers}"
+        sizes = "" if is_fixed(discovery) else f" --num-servers {num_servers}"
+        servers = f"{discovery}{sizes}"
     command = "train TASK" if task is None else f"worker {task}"
     more = "" if keys is None else f" --keys {keys}"
     return f"monolith {command} --servers {servers}{more}"

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from monolith.cli.console import fail, say
 from monolith.cli.options import run_options as run
+from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
@@ -36,6 +37,7 @@ _LINE_SECONDS = 2.0
     short_help="Train the task of a task file.",
 )
 def train(
+    context: typer.Context,
     task: run.TaskArgument,
     data: run.Data = None,
     data_service: DataService = None,
@@ -45,8 +47,8 @@ def train(
         str | None,
         typer.Option(
             metavar="HOST:PORT,...",
-            help="Addresses of `monolith ps`, the folder of their --discovery, or a number of "
-            "servers in this process.",
+            help="Addresses of `monolith ps`, their --discovery, or a number of servers in this "
+            "process.",
         ),
     ] = None,
     num_servers: run.NumServers = None,
@@ -69,6 +71,9 @@ def train(
     as_json: run.AsJson = False,
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
+    if servers is not None and (fixed := place(servers)) is not None:
+        num_servers = fixed.sizes["ps"]
+        refuse_others(servers, context, {"num_servers": num_servers})
     task_class = load_task_class(task)
     saves = {
         "save_every": save_every,

@@ -8,6 +8,7 @@ from rich.console import Console
 from monolith.checkpoint import Checkpoint
 from monolith.cli.console import fail, say
 from monolith.cli.options import run_options as run
+from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
@@ -31,12 +32,13 @@ _LINE_SECONDS = 2.0
     short_help="Train as a worker of a job.",
 )
 def worker(
+    context: typer.Context,
     task: run.TaskArgument,
     servers: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT,...",
-            help="Addresses of `monolith ps`, or the folder of their --discovery.",
+            help="Addresses of `monolith ps`, or their --discovery.",
         ),
     ],
     index: Annotated[int, typer.Option(min=0, metavar="I", help="Number of this worker.")] = 0,
@@ -72,6 +74,10 @@ def worker(
     as_json: run.AsJson = False,
 ) -> None:
     """Train as a worker of a job until the data or the steps of the job end."""
+    if (fixed := place(servers, "worker")) is not None:
+        index, num_workers, num_servers = fixed.index, fixed.sizes["worker"], fixed.sizes["ps"]
+        sizes = {"index": index, "num_workers": num_workers, "num_servers": num_servers}
+        refuse_others(servers, context, sizes)
     if index >= num_workers:
         fail(f"expected --index below --num-workers, got {index} of {num_workers}", status=2)
     task_class = load_task_class(task)
@@ -90,7 +96,7 @@ def worker(
     run.check_saves(how.checkpoint_dir, **saves)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     remote = ServersOptions(
-        servers, num_servers, keys, transfer, server_timeout, (index, num_workers)
+        servers, num_servers, keys, transfer, server_timeout, (index, num_workers), is_worker=True
     )
     observe = ObserveOptions(
         tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from monolith.launch.job_status import PS, WORKER
@@ -35,6 +35,8 @@ class JobCommands:
         settings_file: Value of `--settings`; None without one.
         worker_options: Values of further options of a worker, such as `{"--save-every": 100}`;
             options with None are left out, and options with True have no value.
+        discovery: Where the roles find each other; None takes a folder of the run.
+        environment_of: Function of the kind and the number of a role that returns its variables.
         with_tcp: Whether servers listen at ports instead of Unix sockets.
         num_threads: Number of threads of a worker; None leaves it to the settings.
         status_seconds: Seconds between two reports of a server.
@@ -48,6 +50,8 @@ class JobCommands:
     settings: Sequence[str] = ()
     settings_file: str | None = None
     worker_options: Mapping[str, object] = field(default_factory=dict)
+    discovery: str | None = None
+    environment_of: Callable[[str, int], Mapping[str, str]] | None = None
     with_tcp: bool = False
     num_threads: int | None = None
     status_seconds: float = 1.0
@@ -59,11 +63,13 @@ class JobCommands:
         return servers + [self._worker(index, folder) for index in range(self.num_workers)]
 
     def _server(self, index: int, folder: RunFolder) -> Role:
-        address = "127.0.0.1:0" if self.with_tcp else folder.ipc_address(f"{PS}-{index}")
+        address = None  # with fixed places, that of the role
+        if self.environment_of is None:
+            address = "127.0.0.1:0" if self.with_tcp else folder.ipc_address(f"{PS}-{index}")
         options = {
             "--index": index,
             "--num-servers": self.num_servers,
-            "--discovery": folder.discovery,
+            "--discovery": self.discovery or folder.discovery,
             "--bind": address,
             "--status-seconds": f"{self.status_seconds:g}",
             "--settings": self.settings_file,
@@ -74,7 +80,7 @@ class JobCommands:
         options = {
             "--index": index,
             "--num-workers": self.num_workers,
-            "--servers": folder.discovery,
+            "--servers": self.discovery or folder.discovery,
             "--num-servers": self.num_servers,
             "--settings": self.settings_file,
             **self.worker_options,
@@ -85,7 +91,9 @@ class JobCommands:
 
     def _role(self, kind: str, index: int, words: Sequence[str]) -> Role:
         settings = [word for text in self.settings for word in ("--set", text)]
-        return Role(kind, index, (*self.program, kind, self.task, *words, *settings, *_MACHINE))
+        command = (*self.program, kind, self.task, *words, *settings, *_MACHINE)
+        variables = {} if self.environment_of is None else self.environment_of(kind, index)
+        return Role(kind, index, command, variables)
 
 
 def _words(options: Mapping[str, object]) -> list[str]:

@@ -9,10 +9,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from monolith.environment import variables
 from monolith.launch.job_status import RoleState, RoleStatus, parse_object
 
 _GUARD = str(Path(__file__).with_name("guarded_exec.py"))
@@ -30,6 +31,7 @@ class Role:
         kind: "ps" or "worker".
         index: Number of the role among those of its kind.
         command: Command line.
+        environment: Variables beside those of the launcher.
 
     Example:
         >>> Role("worker", 1, ("true",)).name
@@ -39,6 +41,7 @@ class Role:
     kind: str
     index: int
     command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -165,7 +168,9 @@ class RoleProcess:
         self._log = open(  # noqa: SIM115
             self._log_path, "a", encoding="utf-8", errors="backslashreplace", buffering=1
         )
-        self._write(f"-- start {self.num_starts} at {now}: {shlex.join(self.role.command)}")
+        more = [f"{name}={value}" for name, value in self.role.environment.items()]
+        words = shlex.join([*more, *self.role.command])
+        self._write(f"-- start {self.num_starts} at {now}: {words}")
         # A session of its own: Ctrl-C of a terminal reaches the launcher only, and a process that
         # the role starts is in the group of the role.
         self._process = subprocess.Popen(
@@ -174,6 +179,7 @@ class RoleProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            env={**variables(""), **self.role.environment},
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None

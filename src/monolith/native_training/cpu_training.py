@@ -47,7 +47,8 @@ def distributed_train(
     `config.max_retry_times` times after they changed.
 
     Args:
-        config: Role and number of the process, and the options of the job.
+        config: Role and number of the process, and the options of the job. A discovery that fixes
+            role and number, such as that of TF_CONFIG, sets both here.
         discovery: Where processes find each other; closed by the caller.
         params: Parameters of a `NativeTask`, the same in all processes.
         sync_backend: Refused, as there is none yet.
@@ -60,6 +61,7 @@ def distributed_train(
     Raises:
         NotImplementedError: A field of the config, or a `sync_backend`, needs a part that is not
             here.
+        FailedPreconditionError: Another process of the job has this role and number.
         ValueError: The config describes no process of a job.
     """
     if sync_backend is not None:

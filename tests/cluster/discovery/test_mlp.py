@@ -2,8 +2,11 @@ import socket
 
 import pytest
 
+from monolith.cluster.discovery import open_discovery
 from monolith.cluster.discovery.mlp import MLPServiceDiscovery
 from monolith.cluster.discovery.mlp_env import MLPEnv
+from monolith.environment import variables
+from monolith.errors import InvalidArgumentError
 from tests.cluster.discovery.mlp_variables import PLAIN
 
 PS = {0: "10.0.0.1:7000", 1: "10.0.0.2:7001"}
@@ -48,6 +51,25 @@ def test_another_address_is_refused(discovery, arguments, text):
             verb(*arguments)
 
 
+def test_a_uri_names_the_environment(monkeypatch):
+    for name, value in PLAIN.items():
+        monkeypatch.setenv(name, value)
+    discovery = open_discovery("mlp:")
+    assert discovery.query("ps") == PS  # nobody has to answer
+    place = discovery.place
+    assert (place.name, place.index, place.address) == ("worker", 1, "[2001:db8::7]:7101")
+    assert place.sizes == {"ps": 2, "worker": 2}
+    monkeypatch.setenv("MLP_ROLE", "dispatcher")
+    assert open_discovery("mlp:").place is None
+
+
+def test_a_uri_without_the_environment_is_refused(monkeypatch):
+    for name in variables("MLP_"):
+        monkeypatch.delenv(name)
+    with pytest.raises(InvalidArgumentError, match="got 'mlp:' and no such variables"):
+        open_discovery("mlp:")
+
+
 @pytest.mark.req("NT-SD-T1")
 def test_servers_must_answer():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -61,5 +83,7 @@ def test_servers_must_answer():
         )
         discovery = MLPServiceDiscovery(env, port_seconds=0.2)
         assert discovery.query("ps") == {0: f"127.0.0.1:{port}"}
+    assert discovery.query("ps")  # it has answered once
+    discovery = MLPServiceDiscovery(env, port_seconds=0.2)
     with pytest.raises(AssertionError, match=f"127.0.0.1:{port} connect error!"):
         discovery.query("ps")

@@ -1,6 +1,6 @@
 import pytest
 
-from monolith.cluster.zmq.addresses import check_address, is_local
+from monolith.cluster.zmq.addresses import check_address, is_local, is_wildcard, numeric
 from monolith.errors import InvalidArgumentError
 
 
@@ -53,3 +53,38 @@ def test_a_server_may_ask_for_any_port():
 )
 def test_an_address_is_of_this_machine_alone_or_not(address, local):
     assert is_local(address) is local
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("tcp://0.0.0.0:1", True),
+        ("tcp://[::]:1", True),
+        ("tcp://*:1", True),
+        ("tcp://127.0.0.1:1", False),
+        ("tcp://host:1", False),
+        ("ipc:///a", False),
+    ],
+)
+def test_a_wildcard_stands_for_all_addresses(address, expected):
+    assert is_wildcard(address) is expected
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("tcp://known:7000", "tcp://10.0.0.7:7000"),
+        ("tcp://unknown:7000", "tcp://unknown:7000"),
+        ("tcp://[::1]:7000", "tcp://[::1]:7000"),
+        ("tcp://*:7000", "tcp://*:7000"),
+        ("ipc:///a/b", "ipc:///a/b"),
+    ],
+)
+def test_a_host_gets_its_number(monkeypatch, address, expected):
+    def resolve(host):
+        if host == "unknown":
+            raise OSError(host)
+        return "10.0.0.7"
+
+    monkeypatch.setattr("socket.gethostbyname", resolve)
+    assert numeric(address) == expected

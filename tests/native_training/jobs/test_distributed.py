@@ -1,11 +1,17 @@
 """`distributed_train`, as far as one process shows it."""
 
+import contextlib
 import dataclasses
 
 import pytest
 
-from monolith.cluster.discovery import HostServiceDiscovery
-from monolith.errors import AbortedError, DeadlineExceededError, UnavailableError
+from monolith.cluster.discovery import HostServiceDiscovery, TfConfigServiceDiscovery
+from monolith.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    UnavailableError,
+)
 from monolith.native_training import cpu_training
 from monolith.native_training.cpu_training import (
     DistributedCpuTrainingConfig,
@@ -85,7 +91,9 @@ class Tries:
         def shutdown(servers):
             self.num_ends += 1
 
-        return distributed_train(self.config, self.discovery, None, sleep=sleep, shutdown=shutdown)
+        with contextlib.closing(self.discovery):
+            options = {"sleep": sleep, "shutdown": shutdown}
+            return distributed_train(self.config, self.discovery, None, **options)
 
 
 def test_a_cluster_that_stays_is_tried_without_a_limit(monkeypatch, tmp_path, caplog):
@@ -140,3 +148,25 @@ def test_only_the_chief_ends_the_servers(monkeypatch, tmp_path):
 
 def test_an_error_without_a_server_is_a_message():
     assert str(cpu_training.NodeAliveCheckerError("a:1 is unreachable")) == "a:1 is unreachable"
+
+
+@pytest.mark.parametrize(("kind", "name", "index"), [("chief", "worker", 0), ("ps", "ps", 1)])
+def test_a_discovery_may_fix_the_part_of_the_process(monkeypatch, tmp_path, kind, name, index):
+    cluster = {"ps": ["127.0.0.1:1", "127.0.0.1:2"], "chief": ["127.0.0.1:3"]}
+    task = {"type": kind, "index": index}
+    config = dataclasses.replace(CONFIG, model_dir=str(tmp_path), server_type="", index=None)
+    seen = []
+    monkeypatch.setattr(distributed, "run_server", lambda s, d, p, ps: seen.append(ps.address))
+    monkeypatch.setattr(distributed._Worker, "run", lambda self: seen.append(self._config.index))
+    distributed_train(config, TfConfigServiceDiscovery({"cluster": cluster, "task": task}), None)
+    assert (config.server_type, config.index) == (name, index)
+    assert seen == (["tcp://127.0.0.1:2"] if kind == "ps" else [0])
+
+
+def test_two_workers_with_one_place_are_refused(monkeypatch, tmp_path):
+    tries = Tries(monkeypatch, tmp_path)
+    other = HostServiceDiscovery(tmp_path / "discovery")
+    other.hold("worker", 0)
+    with pytest.raises(FailedPreconditionError, match="no process is worker 0, got one that"):
+        tries.run()
+    other.close()

@@ -10,6 +10,7 @@ _TRAINING = MappingProxyType(
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
         ),
+        "Data": ("data", "data_service", "settings", "file"),
         "Metrics and profiles": (
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),

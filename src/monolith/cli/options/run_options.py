@@ -44,7 +44,7 @@ Fallback = Annotated[
 ]
 NumServers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Number of servers in a folder as --servers."),
+    typer.Option(min=1, metavar="N", help="Number of servers in a discovery as --servers."),
 ]
 Keys = Annotated[str | None, typer.Option(metavar="FILE", help="CURVE keys of the servers.")]
 Transfer = Annotated[

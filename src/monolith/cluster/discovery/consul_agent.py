@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from monolith.cluster.discovery.service_discovery import DiscoveryError
 from monolith.environment import variables
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 _PORT = 8500
 _ADDRESS, _TOKEN = "CONSUL_HTTP_ADDR", "CONSUL_HTTP_TOKEN"
 _MAX_BODY_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 16
-
-
-class ConsulError(UnavailableError, ConnectionError):
-    """An agent of Consul did not answer, or answered with an error of its own."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ class ConsulAgent:
             position = response.headers.get("X-Consul-Index", "")
             answer = _Answer(self, path, response.status, self._body(response, seconds), position)
         except (OSError, http.client.HTTPException) as error:
-            raise ConsulError(
+            raise DiscoveryError(
                 f"[ConsulAgent] expected an answer of the agent at {self.address} to {method} "
                 f"{path} within {seconds:g} s, got {error or type(error).__name__}"
             ) from error
@@ -204,7 +201,7 @@ class ConsulAgent:
         if answer.status in (401, 403):
             raise FailedPreconditionError(f"{text}; set {_TOKEN} to a token with these rights")
         if answer.status >= 500 or answer.status == 429:
-            raise ConsulError(text)
+            raise DiscoveryError(text)
         raise InvalidArgumentError(text)
 
     def _body(self, response: http.client.HTTPResponse, seconds: float) -> bytes:
@@ -217,9 +214,9 @@ class ConsulAgent:
                 raise TimeoutError(f"{size} bytes and no end after {seconds:g} s")
         return b"".join(blocks)
 
-    def malformed(self, path: str, value: Any) -> ConsulError:
+    def malformed(self, path: str, value: Any) -> DiscoveryError:
         """Return the error of an answer that is not as the API says."""
-        return ConsulError(
+        return DiscoveryError(
             f"[ConsulAgent] expected the answer of Consul's API to {path} from the agent at "
             f"{self.address}, got {str(value)[:80]!r}"
         )

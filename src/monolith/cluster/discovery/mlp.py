@@ -18,17 +18,21 @@ class MLPServiceDiscovery(ServiceDiscovery):
 
     Args:
         env: Variables; None takes those of the process.
-        port_seconds: Seconds for which `query` waits for each server to answer.
+        port_seconds: Seconds for which `query` waits for each server to answer for the first time;
+            None asks no server.
 
     Attributes:
         server_type: Role of this process in lower case.
         index: Number of this process in its role.
     """
 
-    def __init__(self, env: MLPEnv | None = None, *, port_seconds: float = _PORT_SECONDS) -> None:
+    def __init__(
+        self, env: MLPEnv | None = None, *, port_seconds: float | None = _PORT_SECONDS
+    ) -> None:
         self._env = MLPEnv() if env is None else env
         self._port_seconds = port_seconds
         self._hidden: set[str] = set()
+        self._answered: set[str] = set()  # a server that is away later is waited for elsewhere
         self._lock = threading.Lock()
 
     @property
@@ -87,11 +91,12 @@ class MLPServiceDiscovery(ServiceDiscovery):
             AssertionError: A server does not answer.
         """
         addresses = self._addresses(name)
-        if name.lower() == "ps" and not skip_port_check:
-            for addr in addresses.values():
+        if name.lower() == "ps" and not skip_port_check and self._port_seconds is not None:
+            for addr in set(addresses.values()) - self._answered:
                 host, _, port = addr.rpartition(":")
                 if not check_port(host, int(port), self._port_seconds):
                     raise AssertionError(f"{addr} connect error!")
+                self._answered.add(addr)
         return addresses
 
     def query_all(self) -> dict[str, dict[int, str]]:

@@ -7,7 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from monolith.errors import UnavailableError
+
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 0.5
+
+
+class DiscoveryError(UnavailableError, ConnectionError):
+    """A discovery does not answer, or answers with an error of its own."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,10 @@ class ServiceDiscovery(ABC):
         """Part of this process in the job, where the environment says it; otherwise None."""
         return None
 
+    def environment_of(self, name: str, index: int) -> dict[str, str]:
+        """Return variables that fix another part of the job for a process; most fix none."""
+        return {}
+
     def hold(self, name: str, index: int) -> None:  # noqa: B027 -- fixed addresses have one holder
         """Take an index for this process, until `close` or its end, however it ends.
 
@@ -83,8 +93,8 @@ def holder_text() -> str:
     """Return what a process writes where it holds an index.
 
     Example:
-        >>> holder_text()
-        'process ... on ..., since ...'
+        >>> holder_text().startswith(f"process {os.getpid()} on ")
+        True
     """
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return f"process {os.getpid()} on {socket.gethostname()}, since {since}"

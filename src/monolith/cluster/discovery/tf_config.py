@@ -7,6 +7,9 @@ from typing import Any
 from monolith.cluster.discovery.service_discovery import Place, ServiceDiscovery
 from monolith.errors import InvalidArgumentError
 
+TF_CONFIG = "TF_CONFIG"
+"""Variable with the fixed addresses of a job."""
+
 _TASK_TYPES = ("chief", "worker", "ps")
 
 
@@ -48,6 +51,10 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
         sizes = {name: len(self.query(name)) for name in ("ps", "worker")}
         return Place(self.server_type, self.index, self.addr, sizes)
 
+    def environment_of(self, name: str, index: int) -> dict[str, str]:
+        """Return the variable TF_CONFIG of another process of the job."""
+        return {TF_CONFIG: json.dumps(with_task({"cluster": self._cluster}, name, index))}
+
     def register(self, name: str, index: int, addr: str) -> None:
         """Do nothing: the addresses are fixed."""
 
@@ -67,6 +74,23 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
         else:
             raise ValueError("name must be ps/worker")
         return dict(enumerate(addresses))
+
+
+def with_task(tf_config: Mapping[str, Any], name: str, index: int) -> dict[str, Any]:
+    """Return the variable of another process of the job.
+
+    Args:
+        tf_config: The variable of one process.
+        name: Kind of the process: "ps" or "worker"; worker 0 is the chief if the job has one.
+        index: Number of the process among those of its kind.
+
+    Example:
+        >>> with_task({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}, "worker", 1)["task"]
+        {'type': 'worker', 'index': 0}
+    """
+    if name == "worker" and tf_config["cluster"].get("chief"):
+        name, index = ("worker", index - 1) if index else ("chief", 0)
+    return {**tf_config, "task": {"type": name, "index": index}}
 
 
 def parse_tf_config(text: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from monolith.cluster.discovery.service_discovery import holder_text
-from monolith.errors import FailedPreconditionError, OpError, UnavailableError
+from monolith.cluster.discovery.service_discovery import DiscoveryError, holder_text
+from monolith.errors import FailedPreconditionError, OpError
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class ZooKeeperSession:
         self.client = make_client(hosts=options.servers, timeout=options.session_seconds)
         self._acl = _creator_acl() if getattr(self.client, "auth_data", None) else None
         self.client.add_listener(ZKListener(self.renew))
-        self.client.start()
+        self.client.start(timeout=options.session_seconds)
         try:
             self.client.DataWatch(options.path, self._see_job)
         except BaseException:
@@ -235,7 +235,7 @@ class ZooKeeperSession:
                 _log.error("%s in ZooKeeper failed: %r", what, error)
                 if isinstance(error, OpError):
                     raise
-                raise UnavailableError(
+                raise DiscoveryError(
                     f"[ZKServiceDiscovery.{what}] expected ZooKeeper at {self._options.servers} to "
                     f"take a node of {self._options.path}, got {error!r} after "
                     f"{self._options.max_tries} tries"
@@ -291,7 +291,7 @@ class ZooKeeperSession:
 
     def _check_connected(self) -> None:
         if not self.client.connected:  # kazoo would wait without a limit
-            raise UnavailableError(
+            raise DiscoveryError(
                 f"[ZKServiceDiscovery] expected ZooKeeper at {self._options.servers} to answer, "
                 "got no connection"
             )
@@ -300,7 +300,11 @@ class ZooKeeperSession:
 
     def hold(self, name: str, index: int) -> None:
         """Take an index, or wait until the session that has it can have ended."""
-        key, seconds = (name, index), 1.5 * self._options.session_seconds
+        self._retry("hold", lambda: self._hold((name, index)))
+
+    def _hold(self, key: Key) -> None:
+        name, index = key
+        seconds = 1.5 * self._options.session_seconds
         end, is_told = time.monotonic() + seconds, False
         while not self._take(key):
             holder = self._holder(key)

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 
 from monolith.errors import InvalidArgumentError
 
@@ -45,3 +46,35 @@ def is_local(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_wildcard(address: str) -> bool:
+    """Whether a checked address stands for all addresses of this machine.
+
+    Example:
+        >>> is_wildcard("tcp://0.0.0.0:7000"), is_wildcard("tcp://127.0.0.1:7000")
+        (True, False)
+    """
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return host == "*"
+
+
+def numeric(address: str) -> str:
+    """Return a checked address with the number of its host, at which a socket can listen.
+
+    A host that cannot be resolved is left as it is.
+
+    Example:
+        >>> numeric("tcp://127.0.0.1:7000")
+        'tcp://127.0.0.1:7000'
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if address.startswith("ipc://") or host.startswith("[") or host == "*":
+        return address
+    try:
+        return f"tcp://{socket.gethostbyname(host)}:{port}"
+    except OSError:
+        return address

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.connection import HostHandle, RemoteTransport
 from monolith.cluster.discovery import ServiceDiscovery
+from monolith.cluster.discovery.address_book import AddressBook
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.servers import PS_JOB_NAME
 from monolith.cluster.transport import ShardClient
@@ -13,7 +14,7 @@ from monolith.cluster.zmq.addresses import check_address
 from monolith.cluster.zmq.client_loop import ClientLoop
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.zmq_connection import ServerAddress, ZmqConnection
-from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.errors import InvalidArgumentError
 from monolith.table.arguments import WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def find_servers(
 ) -> RemoteServers:
     """Connect to the servers that a discovery knows, also those that register later or move.
 
+    The discovery is asked on a thread of its own, and only while a server is away.
+
     Args:
         discovery: Knows the servers by the name "ps"; closed by the caller.
         num_servers: Number of servers.
@@ -70,17 +73,9 @@ def find_servers(
         raise InvalidArgumentError(f"[find_servers] expected num_servers >= 1, got {num_servers}")
 
     places = range(num_servers) if numbers is None else numbers
-    finders = [functools.partial(_address, discovery, number) for number in places]
+    book = AddressBook(discovery, PS_JOB_NAME)
+    finders = [functools.partial(book.address, number) for number in places]
     return _connect(finders, keys, options)
-
-
-def _address(discovery: ServiceDiscovery, number: int) -> str:
-    address = discovery.query(PS_JOB_NAME).get(number)
-    if not address:
-        raise NotFoundError(
-            f"[find_servers] expected server {number} to be registered, got none yet"
-        )
-    return address
 
 
 class OneServer:
@@ -103,9 +98,8 @@ class OneServer:
         keys: CurveKeys | None = None,
         timeout_seconds: float = WAIT_SECONDS,
     ) -> None:
-        address = ServerAddress(
-            index, num_servers, functools.partial(_address, discovery, index), keys
-        )
+        book = AddressBook(discovery, PS_JOB_NAME)
+        address = ServerAddress(index, num_servers, functools.partial(book.address, index), keys)
         self._handle = HostHandle()
         self._connection = ZmqConnection(ClientLoop(), address)
         transport = RemoteTransport(self._connection, self._handle, timeout_seconds)

@@ -27,7 +27,7 @@ from monolith.cluster.wire.message import (
 )
 from monolith.cluster.wire.value_codec import bytes_of
 from monolith.cluster.wire.verb_numbers import VERB_OF_NUMBER
-from monolith.cluster.zmq.addresses import check_address, is_local
+from monolith.cluster.zmq.addresses import check_address, is_local, numeric
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.extra import load_zmq
 from monolith.cluster.zmq.sessions import Limits, Session, Sessions
@@ -234,7 +234,7 @@ class ServerLoop:
             socket.curve_server = True
             socket.curve_secretkey = keys.server_secret.encode()
         try:
-            socket.bind(address)
+            socket.bind(numeric(address))
         except zmq.ZMQError as error:
             socket.close(linger=0)
             raise UnavailableError(

@@ -1,20 +1,24 @@
 """`ServerProcess`: a parameter server as a process runs it, from its first message to its drain."""
 
+import logging
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.cluster.discovery import HostServiceDiscovery
+from monolith.cluster.discovery import ServiceDiscovery
 from monolith.cluster.job.dense_shard import DenseShard
 from monolith.cluster.server_host import ServerHost
 from monolith.cluster.servers import PS_JOB_NAME
+from monolith.cluster.zmq.addresses import is_wildcard
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_loop import ServerLoop
-from monolith.errors import OpError
+from monolith.errors import InvalidArgumentError, MonolithError, OpError
 from monolith.observe import PrometheusSink
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class ServerOptions:
         address: Address to listen at; port 0 takes a free port.
         keys: CURVE keys of the job; None talks in the clear.
         is_insecure: Whether other machines may connect without keys.
-        discovery: Folder in which the server writes its address; None writes none.
+        discovery: Gets the address of the server, and is closed with it; None tells nobody.
         num_threads: Threads for calls that are not small.
         metrics_port: Port of the pages /metrics and /health, 0 for a free one; None opens none.
     """
@@ -37,7 +41,7 @@ class ServerOptions:
     address: str = "tcp://127.0.0.1:0"
     keys: CurveKeys | None = None
     is_insecure: bool = False
-    discovery: str | None = None
+    discovery: ServiceDiscovery | None = None
     num_threads: int = 2
     metrics_port: int | None = None
 
@@ -55,8 +59,8 @@ class ServerProcess:
         metrics: The pages; None without a port.
 
     Raises:
-        FailedPreconditionError: Another process of the discovery's folder has the index.
-        UnavailableError: The address is in use.
+        FailedPreconditionError: Another process has the index in the discovery.
+        UnavailableError: The address is in use, or the discovery does not answer.
         ValueError: The port of the pages is in use, or an option is wrong.
     """
 
@@ -65,11 +69,11 @@ class ServerProcess:
         self._stop = threading.Event()
         self._is_draining = False
         self.metrics: PrometheusSink | None = None
-        self._discovery = None
+        self._discovery = options.discovery
+        self._registered: str | None = None
         self.host = ServerHost(options.index, options.num_servers, dense=dense)
         try:
-            if options.discovery is not None:
-                self._discovery = HostServiceDiscovery(options.discovery)
+            if self._discovery is not None:
                 self._discovery.hold(PS_JOB_NAME, options.index)
             if options.metrics_port is not None:
                 self.metrics = PrometheusSink(options.metrics_port, health=self.health)
@@ -84,8 +88,24 @@ class ServerProcess:
             self._end()
             raise
         self.loop.start()
-        if self._discovery is not None:
-            self._discovery.register(PS_JOB_NAME, options.index, self.loop.address)
+        try:
+            self._register()
+        except BaseException:
+            self.close()
+            raise
+
+    def _register(self) -> None:
+        discovery, address = self._discovery, self.loop.address
+        if discovery is None:
+            return
+        if discovery.place is None and is_wildcard(address):
+            raise InvalidArgumentError(
+                f"[monolith ps] expected an address that other processes can connect to, got "
+                f"{address}; --bind an address of this machine where there is a discovery"
+            )
+        address = address.removeprefix("tcp://")
+        discovery.register(PS_JOB_NAME, self._options.index, address)
+        self._registered = address
 
     def health(self) -> dict[str, Any]:
         """Return what the page /health shows; `is_ready` is false while the server ends."""
@@ -136,8 +156,18 @@ class ServerProcess:
         if self.metrics is not None:
             self.metrics.close()
         if self._discovery is not None:
-            self._discovery.close()
+            self._deregister(self._discovery)
         self.host.close()
+
+    def _deregister(self, discovery: ServiceDiscovery) -> None:
+        """Take the address back; a discovery that is away forgets it by itself."""
+        address, self._registered = self._registered, None
+        try:
+            if address is not None:
+                discovery.deregister(PS_JOB_NAME, self._options.index, address)
+        except (OSError, MonolithError) as error:
+            _log.warning("the address of the server stays in the discovery: %s", error)
+        discovery.close()
 
     def __enter__(self) -> "Self":
         return self

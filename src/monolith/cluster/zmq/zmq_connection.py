@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 _GREETING_SECONDS = 1.0  # between two greetings without an answer
 _PING_SECONDS = 1.0
-_ADDRESS_SECONDS = 1.0  # between two looks at the address of a server that is away
+_ADDRESS_SECONDS = 0.2  # between two looks at the address of a server that is away
 _WINDOW_MESSAGES = 64
 _WINDOW_BYTES = 256 << 20
 _EMPTY = pack(None)
@@ -59,7 +59,8 @@ class ServerAddress:
     Args:
         index: number of the server.
         num_servers: number of servers of the job.
-        find: returns the address of the server now; called again when the server is away.
+        find: returns the address of the server now, without waiting; called again and again while
+            the server is away.
         keys: CURVE keys of the job; None sends in the clear.
         label: name of the server in messages; empty takes that of a parameter server.
     """

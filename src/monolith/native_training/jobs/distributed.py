@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monolith.checkpoint import find
@@ -45,7 +45,6 @@ _log = logging.getLogger(__name__)
 RETRIED: tuple[type[OpError], ...] = (DeadlineExceededError, UnavailableError)
 """Errors after which a worker looks for the cluster again and trains on."""
 
-_ANY_PORT = "tcp://127.0.0.1:0"
 _NEVER_STEPS = 100_000_000
 _SHUTDOWN_SECONDS = 20.0
 
@@ -59,8 +58,7 @@ class ProcessOptions:
         shutdown: Lets the servers of the job end.
         shutdown_seconds: Seconds that the chief gives `shutdown`; then it ends without it.
         keys: CURVE keys of the job.
-        bind: Address at which a server listens; None takes the one that the discovery fixes for
-            this process, or a free port of this machine.
+        bind: Address at which a server listens.
         metrics: Sink of the measurements of a worker.
         sleep: Waits for some seconds between two tries.
     """
@@ -69,7 +67,7 @@ class ProcessOptions:
     shutdown: Callable[[StartedServers], object]
     shutdown_seconds: float = _SHUTDOWN_SECONDS
     keys: CurveKeys | None = None
-    bind: str | None = None
+    bind: str = "tcp://127.0.0.1:0"
     metrics: MetricsSink | None = None
     sleep: Callable[[float], None] = time.sleep
 
@@ -82,22 +80,16 @@ def distributed_train(
     options: ProcessOptions,
 ) -> JobReport | None:
     """Run one process of a job; see `native_training.cpu_training.distributed_train`."""
+    if (place := discovery.place) is not None:
+        config.server_type, config.index = place.name, place.index
+        options = replace(options, bind=f"tcp://{place.address}")
     check_process(config)
     servers = StartedServers(config, discovery, options.keys)
     if config.server_type == "ps":
-        place = _place(discovery, config)
-        fixed = _ANY_PORT if place is None else f"tcp://{place}"
-        ps = ServerOptions(config.index, servers.num_started, options.bind or fixed, options.keys)
+        ps = ServerOptions(config.index, servers.num_started, options.bind, options.keys)
         run_server(servers, discovery, params, ps)
         return None
     return _Worker(servers, discovery, params, user_hooks, options).run()
-
-
-def _place(discovery: ServiceDiscovery, config: DistributedCpuTrainingConfig) -> str | None:
-    """Return the address that a discovery fixes for this process; None if it fixes none."""
-    place = discovery.place
-    is_own = place is not None and (place.name, place.index) == (config.server_type, config.index)
-    return place.address if place is not None and is_own else None
 
 
 def check_process(config: DistributedCpuTrainingConfig) -> None:
@@ -142,7 +134,7 @@ class _Worker:
         self._discovery, self._params = discovery, params
         self._user_hooks, self._options = tuple(user_hooks), options
         own = concat_ip_and_port(get_local_ip(), 0)  # nobody connects to a worker
-        self._address = _place(discovery, servers.config) or own
+        self._address = own if discovery.place is None else discovery.place.address
         self._metrics = options.metrics or NullSink()
 
     @property
@@ -151,6 +143,7 @@ class _Worker:
 
     def run(self) -> JobReport:
         config = self._config
+        self._discovery.hold(WORKER_JOB_NAME, config.index)
         self._discovery.register(WORKER_JOB_NAME, config.index, self._address)
         _log.info("Started worker %d at %s.", config.index, self._address)
         try:

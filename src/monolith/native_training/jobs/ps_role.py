@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscovery
+from monolith.cluster.discovery import ServiceDiscovery
 from monolith.cluster.job.dense_shard import DenseShard
 from monolith.cluster.servers import PS_JOB_NAME
 from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
@@ -31,8 +31,7 @@ def run_server(
         options: How to run, with the number of the server among those that were started.
     """
     index = options.index
-    if isinstance(discovery, HostServiceDiscovery):
-        discovery.hold(PS_JOB_NAME, index)
+    discovery.hold(PS_JOB_NAME, index)
     with ServerProcess(options, _dense_of(servers, params)) as process:
         places = servers.places()
         if places is not None and index in places:  # it starts again
