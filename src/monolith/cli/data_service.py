@@ -32,16 +32,14 @@ app = typer.Typer(
 _Bind = Annotated[
     str,
     typer.Option(
-        metavar="ADDRESS", help="Listen at host:port or ipc:///path; port 0 takes a free one."
+        metavar="ADDRESS", help="Listen at host:port or ipc:///path; port 0 is a free one."
     ),
 ]
 _Keys = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="CURVE keys of the job, of `monolith keys new`."),
+    typer.Option(metavar="FILE", help="CURVE keys, of `monolith keys new`."),
 ]
-_Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Let every machine that can connect read the data.")
-]
+_Insecure = Annotated[bool, typer.Option("--insecure", help="Let every machine read the data.")]
 _Advertise = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Address that others are told, if not --bind."),
@@ -88,8 +86,8 @@ def dispatcher(
 @app.command(
     help="Example: monolith data-service worker ranker.py --dispatcher 127.0.0.1:5050 "
     "--data clicks/\n\n"
-    "Run a data worker: it reads shares of the task's training data, and serves their batches to "
-    "trainers. SIGTERM or Ctrl-C ends it; other data workers go on with its shares.",
+    "Run a data worker: it reads shares of the task's training data for trainers. SIGTERM or "
+    "Ctrl-C ends it; other data workers go on with its shares.",
     short_help="Run a data worker.",
 )
 def worker(
@@ -105,7 +103,7 @@ def worker(
     insecure: _Insecure = False,
     advertise: _Advertise = None,
     ahead: Annotated[
-        int, typer.Option(min=1, max=64, metavar="N", help="Batches to read ahead for each share.")
+        int, typer.Option(metavar="N", help="Batches to read ahead for each share.")
     ] = 4,
     status_seconds: _StatusSeconds = None,
     as_json: run.AsJson = False,

@@ -5,12 +5,13 @@ from typing import Any
 
 _TRAINING = MappingProxyType(
     {
-        "Servers": ("servers", "num_servers", "keys", "transfer", "server_timeout"),
+        "Servers": (
+            *("data_service", "servers", "num_servers", "keys", "transfer", "server_timeout"),
+        ),
         "Checkpoints": (
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
         ),
-        "Data": ("data", "data_service", "settings", "file"),
         "Metrics and profiles": (
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),
