@@ -63,8 +63,8 @@ def test_a_dispatcher_that_does_not_answer_is_named(folder):
     [
         (lambda: DispatcherProcess(num_readers=0), "expected num_readers in"),
         (lambda: DispatcherProcess(ListenOptions("0.0.0.0:0")), "expected keys for an address"),
-        (lambda: DataWorkerProcess(list, "a:1", ahead=0), "expected ahead in"),
-        (lambda: DataWorkerProcess(list, "nowhere"), "expected an address as host:port"),
+        (lambda: DataWorkerProcess(lambda _: [], "a:1", ahead=0), "expected ahead in"),
+        (lambda: DataWorkerProcess(lambda _: [], "nowhere"), "expected an address as host:port"),
         (lambda: ServiceOptions("a:1", window=0), "expected window >= 1, got 0"),
         (lambda: ServiceOptions("a:1", away_seconds=0), "expected away_seconds > 0, got 0"),
     ],
