@@ -39,6 +39,22 @@ def app_master_address() -> str:
     return f"{host}:{port}" if host and port else ""
 
 
+def is_synchronous() -> bool:
+    """Whether `MONOLITH_WITH_HOROVOD` asks for synchronous training over ranks."""
+    return bool(os.environ.get("MONOLITH_WITH_HOROVOD"))
+
+
+def mpi_rank() -> int | None:
+    """Return the rank of this process in an MPI job, `OMPI_COMM_WORLD_RANK`; None without one."""
+    text = os.environ.get("OMPI_COMM_WORLD_RANK", "")
+    return int(text) if text else None
+
+
+def tensorboard_path() -> str | None:
+    """Return the folder for traces, `TENSORBOARD_LOG_PATH`; None without one."""
+    return os.environ.get("TENSORBOARD_LOG_PATH") or None
+
+
 def variables(*prefixes: str) -> dict[str, str]:
     """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}

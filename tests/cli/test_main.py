@@ -11,6 +11,7 @@ from tests.cli.run import run
 
 COMMAND_LINES = [(), *((name,) for name in COMMANDS)]
 COMMAND_LINES += [("data", "head"), ("data", "stats"), ("data", "convert")]
+COMMAND_LINES += [("data-service", "dispatcher"), ("data-service", "worker")]
 COMMAND_LINES += [("import", "embedding"), ("import", "parquet")]
 COMMAND_LINES += [("export", "rows"), ("export", "torchrec")]
 

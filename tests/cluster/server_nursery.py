@@ -1,7 +1,8 @@
 """Forks a `monolith ps` for each line, and says what the command said when it was ready.
 
-A line is the options of `Nursery.start` as JSON. A fork takes milliseconds, where an interpreter
-that imports torch takes seconds. The children are killed when stdin ends.
+A line is the options of `Nursery.start` as JSON, or those of another command with its words. A
+fork takes milliseconds, where an interpreter that imports torch takes seconds. The children are
+killed when stdin ends.
 """
 
 import contextlib
@@ -13,9 +14,13 @@ import sys
 
 import torch
 
+import monolith.cli.data_service
 import monolith.cli.ps
+import monolith.cli.task_file
+import monolith.cluster.data_service
 import monolith.cluster.zmq.server_process
 import monolith.table
+import monolith.train.roles.served_data
 import monolith.train.roles.server
 from monolith.cli.main import main
 from monolith.cluster.zmq.extra import load_zmq
@@ -23,13 +28,13 @@ from monolith.cluster.zmq.sessions import Limits
 from tests.cluster.server_records import record_tables
 
 
-def serve(arguments, out, records=None, limits=None):
+def serve(arguments, out, command=("ps",), records=None, limits=None):
     """Run the command in this child."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()  # Ctrl-C of a terminal is for the tests
     os.dup2(out, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.argv = ["monolith", "ps", "--json", *arguments]
+    sys.argv = ["monolith", *command, "--json", *arguments]
     if records is not None:
         record_tables(records)
     if limits is not None:

@@ -85,11 +85,15 @@ class Nursery:
                 `server_records.py` reads them; `limits` has fields of `Limits`.
         """
         arguments = ["--index", str(index), "--num-servers", str(num_servers), "--bind", bind]
+        return self.run([*arguments, *options], **more)
+
+    def run(self, arguments, **more):
+        """Start a command, `command` or a server, and wait until it is ready."""
         with self._lock:
-            line = {"arguments": [*arguments, *map(str, options)], **more}
+            line = {"arguments": list(map(str, arguments)), **more}
             self._process.stdin.write(json.dumps(line) + "\n")
             answer = json.loads(self._process.stdout.readline())
-        assert answer["said"] is not None, f"server {index} did not start"
+        assert answer["said"] is not None, f"the process of {arguments} did not start"
         return ServerCommand(answer["pid"], answer["said"])
 
     def start_all(self, num_servers, **options):

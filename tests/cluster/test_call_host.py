@@ -8,7 +8,7 @@ import torch
 
 from monolith.cluster import call_host
 from monolith.cluster.call_host import Call
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.errors import AbortedError, DataLossError, FailedPreconditionError
 from monolith.table import Segment, Table, TableConfig, Zeros
 from monolith.table.optimizers import SGD

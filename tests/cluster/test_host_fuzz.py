@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from monolith.cluster.call_host import Call
 from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
-from monolith.cluster.hosts import GroupHost, ShardHost, plain_rows
 from monolith.cluster.server_host import SERVER, ServerHost, config_text
 from monolith.cluster.server_verbs import SERVER_VERBS
+from monolith.cluster.shard_hosts import GroupHost, ShardHost, plain_rows
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import MonolithError
 from monolith.table import Expiry, MinCount, OneBit, Segment, SlidingFilter, Table, TableConfig

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from monolith.cluster.call_host import Call
-from monolith.cluster.hosts import GroupHost, ShardHost
+from monolith.cluster.shard_hosts import GroupHost, ShardHost
 from monolith.cluster.table_group import TableGroup
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from monolith.table import MinCount, Segment, Table, TableConfig, Zeros

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from monolith.cluster import LocalServers, ShardedTable
-from monolith.cluster.hosts import ShardHost
 from monolith.cluster.servers import current_server, current_servers, ps_device, ps_label
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.native_training.tables import DistributedHashTable, DistributedMultiTypeHashTable
 from monolith.table import Expiry, Segment, Table, TableConfig

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from monolith.cluster import LocalServers, ShardedTable
-from monolith.cluster.hosts import GroupHost
 from monolith.cluster.servers import ps_label
 from monolith.cluster.servers_engine import ServersEngine, servers_engine
+from monolith.cluster.shard_hosts import GroupHost
 from monolith.cluster.table_group import TableGroup
 from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError

@@ -6,7 +6,7 @@ import torch
 import monolith._native as native
 from monolith.cluster import ShardedTable
 from monolith.cluster import sharded_table as sharded_bags
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.cluster.transport import LocalTransport
 from monolith.table import BagGradients, Bags, MinCount, Segment, TableConfig
 from monolith.table.native import bags_tuple, piece_tuple

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from monolith.cluster import ShardedTable
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.cluster.transport import LocalTransport
 from monolith.table import Segment, Table, TableConfig
 from monolith.table.optimizers import SGD, Adagrad

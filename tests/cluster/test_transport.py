@@ -9,7 +9,7 @@ import torch
 
 from monolith.cluster import ShardedTable
 from monolith.cluster.call_host import Call
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.cluster.transport import LocalTransport, ShardClient, Transport
 from monolith.errors import AbortedError, DeadlineExceededError, UnavailableError
 from monolith.table import Segment, Table, TableConfig

@@ -23,6 +23,10 @@ ALLOWED: dict[tuple[str, str], str] = {
         "monolith.native_training.saver.state_files",
         "_ckpt_state_cache_map",
     ): "states of directories, by step",
+    (
+        "monolith.native_training.mlp_utils",
+        "EXTRA_DSWORKERS",
+    ): "data workers that live as long as the process",
     ("monolith.features.gradients", "_HANDLES"): "a handle is never used again",
     ("monolith.features.gradients", "_QUEUES"): "compiled graphs name tables by a number",
     ("monolith.optim.graph_step", "_HANDLES"): "a handle is never used again",

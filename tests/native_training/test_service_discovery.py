@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
+from monolith.cluster.discovery import MLPEnv
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.native_training import service_discovery
 from monolith.native_training.service_discovery import (
     ConsulServiceDiscovery,
+    MLPServiceDiscovery,
     ServiceDiscoveryType,
     TfConfigServiceDiscovery,
     ZKServiceDiscovery,
@@ -257,7 +259,7 @@ def test_a_missing_client_of_zookeeper_names_the_extra(monkeypatch):
 
 
 @pytest.mark.req("NT-SD-T3")
-def test_consul_and_zookeeper_return_one_map(consul, zookeeper):
+def test_all_discoveries_return_one_map(consul, zookeeper):
     golden = {0: "10.0.0.1:1", 1: "10.0.0.2:2", 10: "10.0.0.3:3"}
     for discovery in (consul, zookeeper):
         for index in (10, 1, 0):
@@ -265,6 +267,12 @@ def test_consul_and_zookeeper_return_one_map(consul, zookeeper):
         assert list(discovery.query("ps").items()) == list(golden.items())
     fixed = {"cluster": {"ps": list(golden.values())}, "task": {"type": "ps", "index": 0}}
     assert list(TfConfigServiceDiscovery(fixed).query("ps").values()) == list(golden.values())
+    variables = {"MLP_PS_NUM": "11"}
+    for index, address in golden.items():
+        host, port = address.split(":")
+        variables |= {f"MLP_PS_{index}_PRIMARY_HOST": host, f"MLP_PS_{index}_PORT": port}
+    mlp = MLPServiceDiscovery(MLPEnv(variables))
+    assert list(mlp.query("ps", skip_port_check=True).items()) == list(golden.items())
 
 
 def test_a_call_is_tried_again_after_an_error_of_the_network():

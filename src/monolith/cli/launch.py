@@ -21,6 +21,7 @@ from monolith.cli.options.manifest_options import (
     KUBERNETES,
     ManifestOptions,
 )
+from monolith.cli.options.service_options import DataService
 from monolith.environment import variables
 from monolith.errors import FailedPreconditionError
 from monolith.launch import (
@@ -54,6 +55,7 @@ def launch(
     ps: Annotated[int, typer.Option(min=1, metavar="P", help="Number of servers.")] = 1,
     workers: Annotated[int, typer.Option(min=1, metavar="W", help="Number of workers.")] = 1,
     data: options.Data = None,
+    data_service: DataService = None,
     settings: options.Settings = None,
     file: options.SettingsFile = None,
     run: Annotated[
@@ -122,6 +124,7 @@ def launch(
         "--transfer": transfer,
         "--control": control is True,
         "--no-control": control is False,
+        "--data-service": data_service,
     }
     if alert:
         settings = [f"train.alerts={','.join(alert)}", *(settings or ())]

@@ -28,6 +28,7 @@ COMMANDS = MappingProxyType(
         "import": "import_command",  # `import` is a keyword of Python
         "export": "export",
         "data": "data",
+        "data-service": "data_service",
         "env": "env",
     }
 )

@@ -12,6 +12,7 @@ from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
+from monolith.cli.options.service_options import DataService, service_source
 from monolith.cli.progress import (
     STATUS_OF_SIGNAL,
     ProgressHook,
@@ -23,6 +24,7 @@ from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.data import Pipeline
 from monolith.errors import DataLossError
 from monolith.train import Mode, Trainer
+from monolith.train.roles.served_data import training_data
 from monolith.train.run_state import seed_all
 
 app = typer.Typer(add_completion=False)
@@ -39,6 +41,7 @@ def train(
     context: typer.Context,
     task: run.TaskArgument,
     data: run.Data = None,
+    data_service: DataService = None,
     settings: run.Settings = None,
     file: run.SettingsFile = None,
     servers: Annotated[
@@ -99,6 +102,8 @@ def train(
     options = ObserveOptions(
         tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
     )
+    served = service_source(data_service, keys)
+    keys = None if served is not None and servers is None else keys  # those of the data service
     remote = ServersOptions(servers, num_servers, keys, transfer, server_timeout)
     with (
         options.opened() as observers,
@@ -121,7 +126,7 @@ def train(
             except DataLossError as error:
                 fail(begin.words_of_damage(error))
             say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
-        samples = trainer.columns.select(trainer.task.source(Mode.TRAIN))
+        samples = training_data(trainer.task) if served is None else served
         if isinstance(samples, Pipeline) and samples.left_out:
             say(words_of_columns(samples))
         console = Console(stderr=True)

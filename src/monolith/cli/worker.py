@@ -13,6 +13,7 @@ from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
+from monolith.cli.options.service_options import DataService, service_source
 from monolith.cli.progress import STATUS_OF_SIGNAL, ProgressHook, TrainProgress, tell_end_of_worker
 from monolith.cli.task_file import load_task_class, resolve_settings
 from monolith.train import Mode, Trainer
@@ -47,6 +48,7 @@ def worker(
     ] = 1,
     num_servers: run.NumServers = None,
     data: run.Data = None,
+    data_service: DataService = None,
     settings: run.Settings = None,
     file: run.SettingsFile = None,
     keys: run.Keys = None,
@@ -127,6 +129,7 @@ def worker(
             task_class.from_settings(resolved.value),
             how,
             connected,
+            source=service_source(data_service, keys),
             checkpoint=checkpoint,
             hooks=[*observers.profilers, ProgressHook(progress)],
             metrics=observers.sink,

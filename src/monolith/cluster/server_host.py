@@ -12,11 +12,11 @@ import torch
 
 from monolith.cluster.call_host import Call, CallHost
 from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES, HostFacts, short
-from monolith.cluster.hosts import GroupHost, ShardHost
 from monolith.cluster.job.dense_shard import DenseShard
 from monolith.cluster.job.job_host import JobHost
 from monolith.cluster.server_verbs import ROUTINGS, SERVER_VERBS
 from monolith.cluster.servers import LocalServer, ps_label
+from monolith.cluster.shard_hosts import GroupHost, ShardHost
 from monolith.errors import (
     DataLossError,
     DeadlineExceededError,

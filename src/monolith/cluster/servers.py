@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES
-from monolith.cluster.hosts import GroupHost, ShardHost
+from monolith.cluster.shard_hosts import GroupHost, ShardHost
 from monolith.cluster.sharded_table import (
     ShardedTable,
     make_shard,

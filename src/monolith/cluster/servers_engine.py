@@ -10,9 +10,9 @@ import torch
 
 from monolith.cluster.group_storage import without_tables
 from monolith.cluster.host_verbs import TRANSFERS
-from monolith.cluster.hosts import narrowed
 from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import Servers
+from monolith.cluster.shard_hosts import narrowed
 from monolith.cluster.sharded_reads import sum_reports
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.timed_transport import timed

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from monolith.cluster.discovery import (
+    MLPServiceDiscovery,
     ServiceDiscovery,
     TfConfigServiceDiscovery,
     consul,
@@ -17,6 +18,7 @@ from monolith.native_training.zk_utils import MonolithKazooClient, default_zk_se
 
 __all__ = [
     "ConsulServiceDiscovery",
+    "MLPServiceDiscovery",
     "MonolithKazooClient",
     "ServiceDiscovery",
     "ServiceDiscoveryType",

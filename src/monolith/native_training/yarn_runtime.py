@@ -11,7 +11,7 @@ from monolith.control.app_master import AppMaster
 from monolith.control.grpc_extra import load_grpc
 from monolith.environment import app_master_address
 from monolith.errors import OpError
-from monolith.util.hosts import local_host
+from monolith.util.host_address import local_host
 
 __all__ = [
     "create_primus_save_point",

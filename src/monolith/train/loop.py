@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import profiler
 
+from monolith.cluster.data_service.served_batches import ServedBatches
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError
 from monolith.train.driver import (
@@ -451,7 +452,7 @@ class TrainLoop(Hook):
     def stop(self) -> None:
         """End the run after the running step. Safe in a signal handler; a second call is fine."""
         self._is_stopping = True
-        if isinstance(self.batches, JobSource):
+        if isinstance(self.batches, JobSource | ServedBatches):
             self.batches.stop()
         self.reader.stop()
 

@@ -44,7 +44,7 @@ from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
-from monolith.train.roles.job_source import job_source
+from monolith.train.roles.served_data import worker_batches
 from monolith.train.run_metrics import (
     METRICS,
     FitResult,
@@ -225,7 +225,7 @@ class Trainer:
         """
         stream = self._open(Mode.TRAIN, source)
         if self.job is not None:
-            stream = job_source(self.job, stream)
+            stream = worker_batches(self.job, stream)
         batches = self.state.begin(stream)
         if self.job is not None:
             self.state.first = self.job.first_step

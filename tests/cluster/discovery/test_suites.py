@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from monolith.cluster import discovery
-from monolith.cluster.discovery import TfConfigServiceDiscovery
+from monolith.cluster.discovery import MLPEnv, MLPServiceDiscovery, TfConfigServiceDiscovery
 from tests.cluster.discovery.consul_server import ConsulServer
 from tests.cluster.discovery.registrar import registrars
 from tests.cluster.discovery.zookeeper_server import ZooKeeperServer, skip_without_zookeeper
@@ -79,5 +79,26 @@ class TestTfConfig(FixedSuite):
         )
         discovery.register("ps", 5, "z:1")
         discovery.deregister("ps", 0, "a:1")
+        yield discovery
+        discovery.close()
+
+
+class TestMlp(FixedSuite):
+    @pytest.fixture
+    def known(self):
+        return {"ps": {0: "a:1", 1: "b:1"}, "worker": {0: "c:1"}}
+
+    @pytest.fixture
+    def discovery(self, known):
+        variables = {}
+        for name, addresses in known.items():
+            variables[f"MLP_{name.upper()}_NUM"] = str(len(addresses))
+            for index, address in addresses.items():
+                host, port = address.split(":")
+                variables[f"MLP_{name.upper()}_{index}_PRIMARY_HOST"] = host
+                variables[f"MLP_{name.upper()}_{index}_PORT"] = port
+        discovery = MLPServiceDiscovery(MLPEnv(variables), port_seconds=None)
+        discovery.deregister("ps", 0, "a:1")
+        discovery.register("ps", 0, "a:1")
         yield discovery
         discovery.close()

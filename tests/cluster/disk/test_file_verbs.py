@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from monolith.table import Segment, Table, TableConfig
 from monolith.table.disk.config_json import config_to_json

@@ -6,7 +6,7 @@ import pytest
 
 from monolith.checkpoint import Chain, Contents, WriteOptions, open_checkpoint
 from monolith.cluster import ShardedTable
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.cluster.transport import LocalTransport
 from monolith.table import Segment, Table, TableConfig
 from monolith.table.optimizers import Adagrad

@@ -1,4 +1,6 @@
 from monolith.cluster.call_host import BYE
+from monolith.cluster.data_service.profiler_endpoint import PROFILER_VERBS
+from monolith.cluster.data_service.service_verbs import DATA_WORKER_VERBS, DISPATCHER_VERBS
 from monolith.cluster.disk.file_verbs import FILE_VERBS
 from monolith.cluster.host_verbs import GROUP_VERBS, SHARD_VERBS
 from monolith.cluster.job.job_verbs import JOB_VERBS
@@ -8,6 +10,7 @@ from monolith.cluster.wire.verb_numbers import NUMBER_OF_VERB, VERB_OF_NUMBER
 
 def test_every_verb_of_hosts_has_a_number():
     verbs = {BYE, *SHARD_VERBS, *GROUP_VERBS, *SERVER_VERBS, *FILE_VERBS, *JOB_VERBS}
+    verbs |= {*DISPATCHER_VERBS, *DATA_WORKER_VERBS, *PROFILER_VERBS}
     assert set(NUMBER_OF_VERB) == verbs
 
 

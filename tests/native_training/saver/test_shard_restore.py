@@ -11,7 +11,7 @@ import torch
 
 from monolith.checkpoint import Contents, open_checkpoint, write
 from monolith.cluster import LocalServers, ShardedTable
-from monolith.cluster.hosts import ShardHost
+from monolith.cluster.shard_hosts import ShardHost
 from monolith.native_training.saver import (
     HashTableCheckpointRestorerListener,
     HashTableCheckpointSaverListener,

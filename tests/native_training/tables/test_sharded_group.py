@@ -5,7 +5,7 @@ import torch
 
 from monolith.cluster import LocalServers
 from monolith.cluster.call_host import Call
-from monolith.cluster.hosts import GroupHost
+from monolith.cluster.shard_hosts import GroupHost
 from monolith.cluster.table_group import TableGroup
 from monolith.cluster.transport import LocalTransport, Transport
 from monolith.errors import UnavailableError

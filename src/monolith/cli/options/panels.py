@@ -5,7 +5,9 @@ from typing import Any
 
 _TRAINING = MappingProxyType(
     {
-        "Servers": ("servers", "num_servers", "keys", "transfer", "server_timeout"),
+        "Servers": (
+            *("data_service", "servers", "num_servers", "keys", "transfer", "server_timeout"),
+        ),
         "Checkpoints": (
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from monolith.cluster.discovery.consul import ConsulServiceDiscovery
 from monolith.cluster.discovery.consul_agent import ConsulAgent
 from monolith.cluster.discovery.host_files import HostServiceDiscovery
+from monolith.cluster.discovery.mlp import MLPServiceDiscovery
+from monolith.cluster.discovery.mlp_env import MLPEnv
 from monolith.cluster.discovery.service_discovery import DiscoveryError, Place, ServiceDiscovery
 from monolith.cluster.discovery.tf_config import (
     TF_CONFIG,
@@ -147,6 +149,16 @@ def _tf_config(uri: Uri) -> ServiceDiscovery:
     return TfConfigServiceDiscovery(parse_tf_config(text))
 
 
+def _mlp(uri: Uri) -> ServiceDiscovery:
+    env = MLPEnv()
+    if uri.rest or not env.available:
+        raise InvalidArgumentError(
+            f"[open_discovery] expected mlp: with the variables MLP_<ROLE>_NUM, got {uri.text!r} "
+            f"and {'no such variables' if not env.available else 'further text'}"
+        )
+    return MLPServiceDiscovery(env, port_seconds=None)  # who connects waits itself
+
+
 def _parts(uri: Uri, form: str) -> tuple[str, str]:
     match = _HOSTS.fullmatch(uri.rest)
     if match is None:
@@ -170,6 +182,7 @@ SCHEMES: MappingProxyType[str, Callable[[Uri], ServiceDiscovery]] = MappingProxy
         "zk": _zookeeper,
         "consul": _consul,
         "tf-config": _tf_config,
+        "mlp": _mlp,
     }
 )
 """Scheme -> function that opens the discovery of a URI."""
@@ -179,8 +192,9 @@ FORMS = (
     "zk://HOST:PORT[,HOST:PORT]/JOB",
     "consul://HOST:PORT/JOB",
     "tf-config:",
+    "mlp:",
 )
 """How a URI of each scheme is written."""
 
-FIXED = ("tf-config",)
+FIXED = ("tf-config", "mlp")
 """Schemes of discoveries that fix the part of this process in the job."""

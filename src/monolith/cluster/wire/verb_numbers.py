@@ -32,6 +32,11 @@ _VERBS = (
     "renumber",
     # of the job that workers share
     *("note_parked", "park_job", "unpark_job", "worker_facts"),
+    # of the data service
+    *("close_stream", "data_shares", "data_workers", "describe_service", "join_service"),
+    *("open_reading", "open_stream", "read_batch", "take_data"),
+    # of a profiler
+    "profile",
 )
 
 NUMBER_OF_VERB: Mapping[str, int] = MappingProxyType(

@@ -14,6 +14,7 @@ from typing import Any
 
 from monolith.cluster.call_host import BYE, Call
 from monolith.cluster.connection import Connection, HostHandle, Session
+from monolith.cluster.servers import ps_label
 from monolith.cluster.wire.error_codec import error_from_value
 from monolith.cluster.wire.message import (
     HEADER_BYTES,
@@ -62,12 +63,14 @@ class ServerAddress:
         find: returns the address of the server now, without waiting; called again and again while
             the server is away.
         keys: CURVE keys of the job; None sends in the clear.
+        label: name of the server in messages; empty takes that of a parameter server.
     """
 
     index: int
     num_servers: int
     find: Callable[[], str]
     keys: CurveKeys | None = None
+    label: str = ""
 
 
 class _Outstanding:
@@ -117,7 +120,7 @@ class ZmqConnection(Connection, Polled):
         timeout_seconds: float = 30.0,
         call_seconds: float = 150.0,
     ) -> None:
-        self.label = f"/job:ps/task:{server.index}/device:CPU:0"
+        self.label = server.label or ps_label(server.index)
         self.on_new_life = None
         self._loop, self._server = loop, server
         self._timeout_seconds = check_wait("ZmqConnection", timeout_seconds, self.label)
@@ -215,6 +218,12 @@ class ZmqConnection(Connection, Polled):
             f"{self.label} at {self._address or 'no known address'} is away since "
             f"{time_text(since)}: {self._reason}"
         )
+
+    @property
+    def away_seconds(self) -> float:
+        """Seconds since the server was connected last, or since the begin; 0 while it is."""
+        since = self._away_since
+        return 0.0 if since is None else max(0.0, time.time() - since)
 
     def close(self) -> None:
         """Say goodbye, and end all calls. Closing twice is fine."""

@@ -139,7 +139,8 @@ class _Worker:
         self._servers, self._config = servers, servers.config
         self._discovery, self._params = discovery, params
         self._user_hooks, self._options = tuple(user_hooks), options
-        self._address = concat_ip_and_port(get_local_ip(), 0)  # nobody connects to a worker
+        own = concat_ip_and_port(get_local_ip(), 0)  # nobody connects to a worker
+        self._address = own if discovery.place is None else discovery.place.address
         self._metrics = options.metrics or NullSink()
 
     @property
@@ -285,6 +286,7 @@ class _Worker:
                 task,
                 settings,
                 connected,
+                source=config.data_source(),
                 checkpoint=checkpoint,
                 metrics=self._options.metrics,
                 options=options,

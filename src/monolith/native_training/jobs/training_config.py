@@ -4,23 +4,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from monolith.cluster.data_service import ServiceSource
+
 _RANKS = "synchronous training over ranks"
 _GPU = "tables on an accelerator"
-_SERVING = "serving that follows the training"
+SERVING = "serving that follows the training"
 _NAMES = "a restore of dense parameters by other names"
 _ITEMS = "a cache of items, whose model the reference system has not published"
 _TIDE = "saves by hours of the day; use the hooks of native_training.session_run_hooks"
 _PROFILER = "a profiler by steps of the config; give a ProfilerHook to the run"
 _FOUNTAIN = "the data service fountain, which has no public client"
+_SERVICE = "the dispatcher of a data service, which a RunnerConfig knows"
 _EXACT = "changes nothing: slots count occurrences exactly"
 _LAYOUT = "changes nothing: the layout of tables is the same"
 
 
-def _does(default: Any, meaning: str) -> Any:
+def does(default: Any, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})
 
 
-def _refused(default: Any, needs: str) -> Any:
+def refused(default: Any, needs: str) -> Any:
     return field(default=default, metadata={"needs": needs})
 
 
@@ -32,108 +35,112 @@ class CpuTrainingConfig:
     is not here is refused by `check` when a run begins.
     """
 
-    server_type: str = _does("worker", "role of this process: 'ps' or 'worker'")
-    index: int = _does(0, "number of this process in its role; worker 0 is the chief")
-    num_ps: int = _does(0, "number of servers; 0 for tables in the process of the worker")
-    num_workers: int = _does(1, "number of workers, the chief included")
-    model_name: str = _does(
+    server_type: str = does("worker", "role of this process: 'ps' or 'worker'")
+    index: int = does(0, "number of this process in its role; worker 0 is the chief")
+    num_ps: int = does(0, "number of servers; 0 for tables in the process of the worker")
+    num_workers: int = does(1, "number of workers, the chief included")
+    model_name: str = does(
         "", "model of records and counters; empty takes the name of the task for deep insight"
     )
-    filter_capacity: int = _does(300000000, _EXACT)
-    filter_split_num: int = _does(7, _EXACT)
-    filter_type: str = _refused("sliding_hash_filter", "a filter of ids with a chance of error")
-    filter_equal_probability: bool = _does(True, "changes nothing, as in the reference system")
-    hashtable_init_capacity: int = _does(0, "changes nothing: tables grow as they need")
-    use_native_multi_hash_table: bool | None = _does(None, _LAYOUT)
-    embedding_prefetch_capacity: int = _does(0, "steps whose rows are looked up ahead")
-    enable_embedding_postpush: bool = _does(
+    filter_capacity: int = does(300000000, _EXACT)
+    filter_split_num: int = does(7, _EXACT)
+    filter_type: str = refused("sliding_hash_filter", "a filter of ids with a chance of error")
+    filter_equal_probability: bool = does(True, "changes nothing, as in the reference system")
+    hashtable_init_capacity: int = does(0, "changes nothing: tables grow as they need")
+    use_native_multi_hash_table: bool | None = does(None, _LAYOUT)
+    embedding_prefetch_capacity: int = does(0, "steps whose rows are looked up ahead")
+    enable_embedding_postpush: bool = does(
         False, "whether rows and dense parameters are updated during the next step"
     )
-    enable_variable_prefetch: bool = _does(
+    enable_variable_prefetch: bool = does(
         False, "changes nothing: a step brings dense parameters, or with postpush a read during it"
     )
-    enable_variable_postpush: bool = _does(False, "the same as `enable_embedding_postpush`")
-    enable_sync_training: bool = _refused(False, _RANKS)
-    enable_partial_sync_training: bool = _refused(False, _RANKS)
-    enable_gpu_training: bool = _refused(False, _GPU)
-    processes_per_gpu: int = _does(1, "changes nothing, as in the reference system")
-    merge_sync_training_ckpt: bool = _refused(True, _RANKS)
-    mode: str = _does("train", "mode of the task, as `params.mode`")
-    partial_recovery: bool | None = _does(
+    enable_variable_postpush: bool = does(False, "the same as `enable_embedding_postpush`")
+    enable_sync_training: bool = refused(False, _RANKS)
+    enable_partial_sync_training: bool = refused(False, _RANKS)
+    enable_gpu_training: bool = refused(False, _GPU)
+    processes_per_gpu: int = does(1, "changes nothing, as in the reference system")
+    merge_sync_training_ckpt: bool = refused(True, _RANKS)
+    mode: str = does("train", "mode of the task, as `params.mode`")
+    partial_recovery: bool | None = does(
         None,
         "whether 0 of `max_retry_times` means 6; a server that comes back restores its shards",
     )
-    tide_start_hour: int | None = _refused(None, _TIDE)
-    tide_start_minute: int | None = _refused(None, _TIDE)
-    tide_end_hour: int | None = _refused(None, _TIDE)
-    tide_end_minute: int | None = _refused(None, _TIDE)
-    tide_save_secs: int | None = _refused(None, _TIDE)
-    enable_realtime_training: bool = _refused(False, _SERVING)
-    enable_async_optimize: bool = _refused(False, _RANKS)
-    enable_pipelined_fwda2a: bool = _refused(False, _RANKS)
-    enable_pipelined_bwda2a: bool = _refused(False, _RANKS)
-    profile_some_steps_from: int | None = _refused(None, _PROFILER)
-    profile_save_steps_interval: int = _refused(5000, _PROFILER)
-    profile_with_nvprof_from_to: str | None = _refused(None, _GPU)
-    reorder_fids_in_data_pipeline: bool = _refused(False, _RANKS)
-    chief_timeout_secs: int = _does(1800, "limit on the wait of the chief for the workers")
-    save_checkpoints_secs: int | None = _does(None, "seconds between two checkpoints")
-    save_checkpoints_steps: int | None = _does(None, "steps between two checkpoints, instead")
-    dense_only_save_checkpoints_secs: int | None = _does(
+    tide_start_hour: int | None = refused(None, _TIDE)
+    tide_start_minute: int | None = refused(None, _TIDE)
+    tide_end_hour: int | None = refused(None, _TIDE)
+    tide_end_minute: int | None = refused(None, _TIDE)
+    tide_save_secs: int | None = refused(None, _TIDE)
+    enable_realtime_training: bool = refused(False, SERVING)
+    enable_async_optimize: bool = refused(False, _RANKS)
+    enable_pipelined_fwda2a: bool = refused(False, _RANKS)
+    enable_pipelined_bwda2a: bool = refused(False, _RANKS)
+    profile_some_steps_from: int | None = refused(None, _PROFILER)
+    profile_save_steps_interval: int = refused(5000, _PROFILER)
+    profile_with_nvprof_from_to: str | None = refused(None, _GPU)
+    reorder_fids_in_data_pipeline: bool = refused(False, _RANKS)
+    chief_timeout_secs: int = does(1800, "limit on the wait of the chief for the workers")
+    save_checkpoints_secs: int | None = does(None, "seconds between two checkpoints")
+    save_checkpoints_steps: int | None = does(None, "steps between two checkpoints, instead")
+    dense_only_save_checkpoints_secs: int | None = does(
         None, "seconds between two checkpoints without tables"
     )
-    dense_only_save_checkpoints_steps: int | None = _does(
+    dense_only_save_checkpoints_steps: int | None = does(
         None, "steps between two checkpoints without tables, instead"
     )
-    dense_only_stop_training_when_save: bool = _does(
+    dense_only_stop_training_when_save: bool = does(
         False, "changes nothing: a save is a cut, which stops no step"
     )
-    warmup_file: str = _does("./warmup_file", "changes nothing without serving")
-    skip_zero_embedding_when_serving: bool = _does(False, "changes nothing without serving")
-    max_rpc_deadline_millis: int = _does(30000, "changes nothing without serving")
-    checkpoints_max_to_keep: int = _does(10, "number of newest checkpoints to keep")
-    submit_time_secs: int | None = _does(None, "changes nothing: for timers of its scheduler")
-    containers_ready_time_secs: int | None = _does(
+    warmup_file: str = does("./warmup_file", "changes nothing without serving")
+    skip_zero_embedding_when_serving: bool = does(False, "changes nothing without serving")
+    max_rpc_deadline_millis: int = does(30000, "changes nothing without serving")
+    checkpoints_max_to_keep: int = does(10, "number of newest checkpoints to keep")
+    submit_time_secs: int | None = does(None, "changes nothing: for timers of its scheduler")
+    containers_ready_time_secs: int | None = does(
         None, "changes nothing: for timers of its scheduler"
     )
-    cluster_type: str = _does("stable", "tag of the metrics of the cluster")
-    max_slow_start_wait_minute: int = _does(
+    cluster_type: str = does("stable", "tag of the metrics of the cluster")
+    max_slow_start_wait_minute: int = does(
         10, "limit on the wait of `train.slow_start_steps`, and up to 10 minutes more"
     )
-    enable_model_ckpt_info: bool = _does(False, "changes nothing: manifests have the counts")
-    feature_eviction_on_save: bool = _refused(
+    enable_model_ckpt_info: bool = does(False, "changes nothing: manifests have the counts")
+    feature_eviction_on_save: bool = refused(
         False, "an eviction at each save; set feature_evict_every_n_hours of slots"
     )
-    only_feature_engineering: bool = _refused(False, "a dump of features")
-    enable_variable_partition: bool = _does(
+    only_feature_engineering: bool = refused(False, "a dump of features")
+    enable_variable_partition: bool = does(
         True, "changes nothing: a dense parameter is whole on one server"
     )
-    enable_fused_layout: bool = _does(False, _LAYOUT)
-    force_shutdown_ps: bool = _does(False, "changes nothing: servers end with their job")
-    clear_nn: bool = _refused(False, _NAMES)
-    continue_training: bool = _refused(False, _NAMES)
-    reload_alias_map: dict[str, str] | None = _refused(None, _NAMES)  # noqa: RUF009
-    enable_alias_map_auto_gen: bool | None = _refused(None, _NAMES)
-    enable_model_dump: bool = _refused(False, "files of exported models")
-    enable_resource_constrained_roughsort: bool = _refused(False, _ITEMS)
-    roughsort_candidate_items_path: str | None = _refused(None, _ITEMS)
-    roughsort_items_use_parquet: bool = _refused(False, _ITEMS)
-    items_input_lagrangex_header: bool = _refused(False, _ITEMS)
-    items_input_has_sort_id: bool = _refused(False, _ITEMS)
-    items_input_kafka_dump: bool = _refused(False, _ITEMS)
-    items_input_kafka_dump_prefix: bool = _refused(False, _ITEMS)
-    device_fn: Callable[..., Any] | None = _refused(  # noqa: RUF009
+    enable_fused_layout: bool = does(False, _LAYOUT)
+    force_shutdown_ps: bool = does(False, "changes nothing: servers end with their job")
+    clear_nn: bool = refused(False, _NAMES)
+    continue_training: bool = refused(False, _NAMES)
+    reload_alias_map: dict[str, str] | None = refused(None, _NAMES)  # noqa: RUF009
+    enable_alias_map_auto_gen: bool | None = refused(None, _NAMES)
+    enable_model_dump: bool = refused(False, "files of exported models")
+    enable_resource_constrained_roughsort: bool = refused(False, _ITEMS)
+    roughsort_candidate_items_path: str | None = refused(None, _ITEMS)
+    roughsort_items_use_parquet: bool = refused(False, _ITEMS)
+    items_input_lagrangex_header: bool = refused(False, _ITEMS)
+    items_input_has_sort_id: bool = refused(False, _ITEMS)
+    items_input_kafka_dump: bool = refused(False, _ITEMS)
+    items_input_kafka_dump_prefix: bool = refused(False, _ITEMS)
+    device_fn: Callable[..., Any] | None = refused(  # noqa: RUF009
         None, "placement of parameters by a function"
     )
-    use_dataservice: bool | None = _refused(None, "a data service")
-    num_extra_dsworker_on_gpu_worker: int = _refused(0, "a data service")
-    save_summary_steps: int = _does(100, "changes nothing: summaries have the pace of the sink")
-    log_step_count_steps: int = _does(100, "steps of each worker between two reports of figures")
+    use_dataservice: bool | None = refused(None, _SERVICE)
+    num_extra_dsworker_on_gpu_worker: int = refused(0, _SERVICE)
+    save_summary_steps: int = does(100, "changes nothing: summaries have the pace of the sink")
+    log_step_count_steps: int = does(100, "steps of each worker between two reports of figures")
 
     @property
     def enable_full_sync_training(self) -> bool:
         """Return whether tables, too, are trained synchronously."""
         return self.enable_sync_training and not self.enable_partial_sync_training
+
+    def data_source(self) -> ServiceSource | None:
+        """Return the data service from which workers read; None for their input functions."""
+        return None
 
     def check(self) -> None:
         """Refuse values that need a part which is not here, or that contradict each other.
@@ -160,21 +167,21 @@ class CpuTrainingConfig:
 class DistributedCpuTrainingConfig(CpuTrainingConfig):
     """Hold the options of a job of several processes; see `CpuTrainingConfig`."""
 
-    model_dir: str = _does("", "folder for checkpoints, which all processes reach")
-    tensorboard_log_path: str = _does("", "changes nothing, as in the reference system")
-    intra_op_parallelism_threads: int = _does(
+    model_dir: str = does("", "folder for checkpoints, which all processes reach")
+    tensorboard_log_path: str = does("", "changes nothing, as in the reference system")
+    intra_op_parallelism_threads: int = does(
         8, "changes nothing: a process has the threads of torch"
     )
-    inter_op_parallelism_threads: int = _does(
+    inter_op_parallelism_threads: int = does(
         16, "changes nothing: a process has the threads of torch"
     )
-    num_extra_ps: int = _does(0, "servers beyond `num_ps` among which a benchmark selects")
-    num_redundant_ps: int = _does(0, "servers that are started beyond those that are needed")
-    uuid: str = _does("", "name of the job")
-    operation_timeout_in_ms: int = _does(-1, "limit on a call to a server; -1 for the default")
-    session_creation_timeout_secs: int = _does(7200, "limit on the wait for processes of the job")
-    max_retry_times: int = _does(0, "tries after failures that changed the cluster")
-    retry_wait_in_secs: int = _does(30, "seconds before a further try")
-    fountain_zk_host: str = _refused("", _FOUNTAIN)
-    fountain_model_name: str = _refused("", _FOUNTAIN)
-    dc_aware: bool = _refused(False, "a cluster of several data centers")
+    num_extra_ps: int = does(0, "servers beyond `num_ps` among which a benchmark selects")
+    num_redundant_ps: int = does(0, "servers that are started beyond those that are needed")
+    uuid: str = does("", "name of the job")
+    operation_timeout_in_ms: int = does(-1, "limit on a call to a server; -1 for the default")
+    session_creation_timeout_secs: int = does(7200, "limit on the wait for processes of the job")
+    max_retry_times: int = does(0, "tries after failures that changed the cluster")
+    retry_wait_in_secs: int = does(30, "seconds before a further try")
+    fountain_zk_host: str = refused("", _FOUNTAIN)
+    fountain_model_name: str = refused("", _FOUNTAIN)
+    dc_aware: bool = refused(False, "a cluster of several data centers")

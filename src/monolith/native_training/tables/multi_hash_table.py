@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.cluster.hosts import short_name
+from monolith.cluster.shard_hosts import short_name
 from monolith.cluster.slot_packing import SlotPacking
 from monolith.cluster.table_group import TableGroup
 from monolith.native_training.tables.entry_config import HashTableConfigInstance

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from monolith.cluster.hosts import narrowed, short_name
 from monolith.cluster.key_folds import GroupFolds
 from monolith.cluster.servers import Servers
+from monolith.cluster.shard_hosts import narrowed, short_name
 from monolith.cluster.shard_split import is_finite
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.cluster.slot_packing import SlotPacking

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
-from monolith.util.hosts import local_ip as get_local_ip
+from monolith.util.host_address import local_ip
 
 _Connect = Callable[[str, int, float], None]
 
@@ -41,6 +41,9 @@ def concat_ip_and_port(ip: str, port: int) -> str:
         ('127.0.0.1:10', '[::1]:10')
     """
     return f"[{ip}]:{port}" if is_ipv6_address(ip) else f"{ip}:{port}"
+
+
+get_local_ip = local_ip
 
 
 def is_ipv4_supported() -> bool:

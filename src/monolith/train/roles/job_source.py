@@ -28,6 +28,11 @@ class JobPosition(NamedTuple):
     is_last: bool
     num_samples: int
 
+    @property
+    def is_in_source(self) -> bool:
+        """Whether the position is one in the whole source, if the job has one worker."""
+        return True
+
 
 class JobSource(Iterator[Batch]):
     """Iterates over batches of shares, one share after another, until the job has no more.
@@ -159,4 +164,5 @@ def source_position(position: Any, *, is_alone: bool) -> Any:
     """
     if not isinstance(position, JobPosition):
         return position
-    return position.position if is_alone else None
+    is_in_source = is_alone and position.is_in_source
+    return position.position if is_in_source else None

@@ -1,7 +1,7 @@
 """A worker of a job, from its first call to its end; worker 0 is the chief."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.server_host import config_text
 from monolith.cluster.servers_engine import ServersEngine
 from monolith.control import ControlOptions
+from monolith.data import Batch
 from monolith.errors import AbortedError
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
@@ -63,6 +64,7 @@ def run_worker(
     settings: TrainSettings,
     servers: RemoteServers,
     *,
+    source: Iterable[Batch] | None = None,
     checkpoint: Checkpoint | None = None,
     hooks: Sequence[Hook] = (),
     metrics: MetricsSink | None = None,
@@ -81,6 +83,7 @@ def run_worker(
         task: Task of the job, the same in all processes.
         settings: Options of the training; only the chief saves and evaluates.
         servers: Servers of the job, with the number of this worker.
+        source: Training data in place of the task's, such as a `ServiceSource`.
         checkpoint: Checkpoint from which a new job goes on; only the chief uses it.
         hooks: Hooks of this worker.
         metrics: Sink of this worker.
@@ -117,7 +120,7 @@ def run_worker(
                 _follow(trainer, job)
             if began is not None:
                 began(trainer)
-            result = trainer.fit()
+            result = trainer.fit(source)
             counts = job.describe()[0]["counts"]
             evaluation = None if then is None or not job.is_chief else then(trainer)
         if job.is_chief and ends_servers:
