@@ -11,6 +11,6 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 for proto in $(find src/monolith -name '*.proto' | sort); do
   stubs=()
-  [[ $proto == */app_master.proto ]] && stubs=(--grpc_python_out=src)  # the others need none
+  [[ $proto == */app_master.proto ]] && stubs=(--pyi_out=src --grpc_python_out=src)  # the others need none
   "$venv/bin/python" -m grpc_tools.protoc -Isrc --python_out=src "${stubs[@]}" "$proto"
 done

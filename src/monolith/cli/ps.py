@@ -166,7 +166,7 @@ def _dense_of(
     task: str, file: str | None, settings: list[str] | None, index: int, num_servers: int
 ) -> "DenseShard":
     """Return the dense parameters of a task that live on this server."""
-    from monolith.cli.task_file import load_task_class, resolve_settings
+    from monolith.cli.tasks.task_file import load_task_class, resolve_settings
     from monolith.train.roles.server import dense_shard
     from monolith.train.run_state import seed_all
 

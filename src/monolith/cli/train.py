@@ -20,7 +20,7 @@ from monolith.cli.progress import (
     tell_end,
     words_of_columns,
 )
-from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.data import Pipeline
 from monolith.errors import DataLossError
 from monolith.train import Mode, Trainer

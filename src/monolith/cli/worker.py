@@ -15,7 +15,7 @@ from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
 from monolith.cli.options.service_options import DataService, service_source
 from monolith.cli.progress import STATUS_OF_SIGNAL, ProgressHook, TrainProgress, tell_end_of_worker
-from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.train import Mode, Trainer
 from monolith.train.roles.worker import JobReport, WorkerOptions, run_worker
 from monolith.train.run_state import seed_all

@@ -60,8 +60,7 @@ class ServerAddress:
     Args:
         index: number of the server.
         num_servers: number of servers of the job.
-        find: returns the address of the server now, without waiting; called again and again while
-            the server is away.
+        find: returns the address of the server now, at once; called again while it is away.
         keys: CURVE keys of the job; None sends in the clear.
         label: name of the server in messages; empty takes that of a parameter server.
     """
@@ -222,8 +221,7 @@ class ZmqConnection(Connection, Polled):
     @property
     def away_seconds(self) -> float:
         """Seconds since the server was connected last, or since the begin; 0 while it is."""
-        since = self._away_since
-        return 0.0 if since is None else max(0.0, time.time() - since)
+        return max(0.0, time.time() - (self._away_since or time.time()))
 
     def close(self) -> None:
         """Say goodbye, and end all calls. Closing twice is fine."""
@@ -554,8 +552,7 @@ class ZmqConnection(Connection, Polled):
     def _fail(self, error: Exception) -> None:
         """End all calls, and refuse later ones."""
         with self._lock:
-            if self._failure is None:
-                self._failure = error
+            self._failure = self._failure or error
             self._has_room.notify_all()
         self._end_calls(error)
 
