@@ -12,8 +12,8 @@ _TRAINING = MappingProxyType(
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
         ),
-        "Control, metrics and profiles": (
-            *("alert", "control", "control_bind", "control_tls"),
+        "Control and alerts": ("control", "control_bind", "control_tls", "alert"),
+        "Metrics and profiles": (
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),
         ),
@@ -28,7 +28,10 @@ PANELS = MappingProxyType(
         ),
         "launch": MappingProxyType(
             {
-                "Job": ("ps", "workers", "run", "restarts", "grace_seconds", "tcp"),
+                "Job": (
+                    *("ps", "workers", "run", "restarts", "grace_seconds", "tcp", "discovery"),
+                    *("control", "alert"),
+                ),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
                 "Servers": ("server_timeout", "transfer"),
                 "Schedulers": (
