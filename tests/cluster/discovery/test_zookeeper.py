@@ -16,7 +16,6 @@ from monolith.cluster.discovery.service_discovery import DiscoveryError
 from monolith.errors import FailedPreconditionError
 from monolith.native_training import zk_utils
 from monolith.native_training.zk_utils import clear_zk_path
-from tests.cluster.discovery.zookeeper_server import ZooKeeperServer, skip_without_zookeeper
 from tests.native_training.fake_discoveries import FakeKazooClient
 from tests.suites.discovery import until
 
@@ -25,12 +24,9 @@ pytestmark = pytest.mark.dist
 ADDRESS = "127.0.0.1:7000"
 
 
-@pytest.fixture(scope="module")
-def server():
-    skip_without_zookeeper()
-    server = ZooKeeperServer()
-    yield server
-    server.close()
+@pytest.fixture
+def server(zookeeper):
+    return zookeeper
 
 
 @pytest.fixture
