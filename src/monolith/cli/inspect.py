@@ -16,7 +16,7 @@ _MANIFEST = "manifest.json"
 @app.command(
     help="Example: monolith inspect runs/ads --verify\n\nPrint the rows, sizes and ages of saved "
     "tables, also those of a checkpoint of the reference system, or the features of a task file.",
-    short_help="Print the contents of a checkpoint, saved tables or a task file.",
+    short_help="Print a checkpoint, saved tables, a task or a running job.",
 )
 def inspect(
     path: Annotated[

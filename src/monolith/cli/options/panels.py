@@ -12,11 +12,11 @@ _TRAINING = MappingProxyType(
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
         ),
-        "Control and alerts": ("control", "control_bind", "control_tls", "alert"),
         "Metrics and profiles": (
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),
         ),
+        "Control and alerts": ("control", "control_bind", "control_tls", "alert"),
     }
 )
 
