@@ -68,7 +68,9 @@ def test_every_command_of_the_page_is_run():
 
 
 def test_options_in_the_text_exist():
-    known = {name for command in ("launch", "ps", "worker") for name in parameters(command)}
+    known = {
+        name for command in ("control", "launch", "ps", "worker") for name in parameters(command)
+    }
     assert {*re.findall(r"--[a-z][a-z-]+", PAGE)} <= known
 
 
