@@ -23,3 +23,12 @@ def tests_directory() -> str:
 def variables(*prefixes: str) -> dict[str, str]:
     """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}
+
+
+def torchrun_variables() -> dict[str, str]:
+    """Return the variables by which torchrun tells a process its rank and the store of the ranks."""
+    names = (
+        *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
+    )
+    return {name: os.environ[name] for name in names if name in os.environ}
