@@ -20,6 +20,26 @@ def tests_directory() -> str:
     return os.environ.get("TEST_TMPDIR", "/tmp")
 
 
+def is_sync_training_wanted() -> bool:
+    """Whether `MONOLITH_WITH_HOROVOD` turns synchronous training on: any value but false, 0 or none."""
+    return os.environ.get("MONOLITH_WITH_HOROVOD", "").lower() not in ("", "0", "false")
+
+
+def is_byteps_wanted() -> bool:
+    """Whether `MONOLITH_WITH_BYTEPS`, an integer, selects BytePS; 0 by default.
+
+    Raises:
+        ValueError: the variable is no integer.
+    """
+    text = os.environ.get("MONOLITH_WITH_BYTEPS", "0")
+    try:
+        return int(text) != 0
+    except ValueError:
+        raise ValueError(
+            f"[environment] expected an integer in MONOLITH_WITH_BYTEPS, got {text!r}; set 0 or 1"
+        ) from None
+
+
 def variables(*prefixes: str) -> dict[str, str]:
     """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}

@@ -84,12 +84,12 @@ class Channel:
         work = self._begin(lambda: self._backend.allreduce([values], dist.AllreduceOptions()))
         return lambda: self._wait(work)
 
-    def broadcast(self, values: torch.Tensor) -> None:
-        """Give all ranks the tensor of rank 0, in place."""
+    def broadcast(self, values: torch.Tensor, root: int = 0) -> None:
+        """Give all ranks the tensor of one of them, in place."""
         if self._backend is None:
             return
         options = dist.BroadcastOptions()
-        options.rootRank = options.rootTensor = 0
+        options.rootRank, options.rootTensor = root, 0
         self._run(lambda: self._backend.broadcast([values], options))
 
     def gather(self, value: Any) -> list[Any]:
