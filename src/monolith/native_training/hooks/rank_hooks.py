@@ -237,7 +237,7 @@ class SyncTrainingForceDumpHook(_EveryFewSteps):
             self._timer.reset()
         if is_stop:
             _log.info("the run ends by the file stop_%d", ctx.run.global_step or 0)
-            ctx.request_stop()
+            ctx.coordinator.request_stop()  # all ranks do so after the same step
 
     def _between(self, step: int) -> None:
         if self._is_forced:  # a dump is of one step
@@ -341,7 +341,7 @@ class ReqTimeControlDumpHook(_EveryFewSteps):
             _log.info("the run ends: requests have reached %d, the limit is %d", now, limit)
             self._timer.enable()
             self._timer.reset()
-            ctx.request_stop()
+            ctx.coordinator.request_stop()  # all ranks do so after the same step
 
 
 def _latest(values: Iterable[Any]) -> int | None:
@@ -368,4 +368,4 @@ class EofHook(Hook):
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Ask all ranks."""
         if bool(hvd_lib.allgather([int(self._has_ended())], name="end of data").any()):
-            ctx.request_stop()
+            ctx.coordinator.request_stop()  # all ranks do so after the same step
