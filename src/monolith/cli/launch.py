@@ -46,6 +46,7 @@ def launch(
     data: options.Data = None,
     settings: options.Settings = None,
     file: options.SettingsFile = None,
+    device: options.Device = None,
     run: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder of the logs and addresses."),
@@ -67,7 +68,10 @@ def launch(
 ) -> None:
     """Run a job on this machine until its workers end, or until Ctrl-C or SIGTERM."""
     _check_task(task)
+    if device is not None:
+        options.check_device(device)
     worker_options = {
+        "--device": device,
         "--checkpoints": checkpoints,
         "--save-every": save_every,
         "--save-seconds": save_seconds,

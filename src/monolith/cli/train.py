@@ -38,6 +38,7 @@ def train(
     data: run.Data = None,
     settings: run.Settings = None,
     file: run.SettingsFile = None,
+    device: run.Device = None,
     servers: Annotated[
         str | None,
         typer.Option(
@@ -73,13 +74,14 @@ def train(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, **saves, device=device)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"task {task_class.__name__} of {task}"
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
+    run.check_device(how.device)
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
     seed_all(how.seed)  # a task may make its dense model in its constructor

@@ -36,7 +36,7 @@ from monolith.train.hooks import (
     SweepHook,
     check_hours,
 )
-from monolith.train.hosting import engine_maker, host_parameters, table_maker
+from monolith.train.hosting import engine_maker, host_parameters, table_maker, transfer_to
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
@@ -158,6 +158,7 @@ class Trainer:
         self.metrics = lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
         self.clock = StepClock(clock)
+        transfer = transfer_to(self.settings.device)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, Servers) else self._own_servers
@@ -171,7 +172,7 @@ class Trainer:
         )
         check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
-        self.hosted = host_parameters(self.model, self.servers)
+        self.hosted = host_parameters(self.model, self.servers, transfer)
         dense = task.optimizer(self.model)
         for parameter, state in self.hosted:
             if dense is not None:
@@ -197,6 +198,7 @@ class Trainer:
             self.optimizer,
             self.clock,
             self.served,
+            transfer,
         )
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
@@ -421,11 +423,8 @@ class Trainer:
             for batch in self._open(Mode.EVAL, source):
                 batch = self.trainee.columns.bind(batch)
                 with self._no_training(), cut.dense.in_place() if cut else contextlib.nullcontext():
-                    inputs = self.trainee.look_up(
-                        batch, is_training=False, engine=cut.engine if cut else None
-                    )
-                    loss, prediction = self.trainee.forward(inputs, batch, is_training=False)
-                meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
+                    loss, prediction = self.trainee.score(batch, cut.engine if cut else None)
+                meter.add(loss, prediction, label_of(batch, labels), batch.weight)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
         figures, seconds = {"loss": meter.loss, **meter.values()}, time.perf_counter() - start
@@ -439,12 +438,10 @@ class Trainer:
             source: Iterable of batches, with or without labels; None takes
                 `task.source(Mode.PREDICT)`.
         """
-        is_bf16 = self.settings.precision == "bf16"
         for batch in self._open(Mode.PREDICT, source):
             batch = self.trainee.columns.bind(batch, with_labels=False)
-            with self._no_training(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-                inputs = self.trainee.look_up(batch, is_training=False)
-                prediction = self.task.predict(self.model, inputs, batch)
+            with self._no_training():
+                prediction = self.trainee.predict(batch)
             yield BatchOutput(batch, None, prediction)
 
     def evict(self, tables: Iterable[str] | None = None) -> None:

@@ -42,6 +42,10 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest
 Fallback = Annotated[
     bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICE", help="Device of the dense model: cpu, cuda or cuda:N."),
+]
 NumServers = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Number of servers in a folder as --servers."),
@@ -83,7 +87,7 @@ def setting_flags(
     data: list[str] | None,
     checkpoints: str | None,
     settings: list[str] | None,
-    **saves: Any,
+    **options: Any,
 ) -> list[str]:
     """Return the options as settings KEY=VALUE; those of --set come last.
 
@@ -93,8 +97,18 @@ def setting_flags(
     """
     flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
-    flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
+    flags += [f"train.{name}={value}" for name, value in options.items() if value is not None]
     return [*flags, *(settings or ())]
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have, before a run begins."""
+    from monolith.ops.devices import find_device
+
+    try:
+        find_device("[--device]", device)
+    except ValueError as error:
+        fail(str(error), 2)
 
 
 def check_saves(directory: str | None, **saves: Any) -> None:
