@@ -51,7 +51,12 @@ def embedding_spec(
 
 
 class AcceleratedTask(NativeTask):
-    """A native task whose rows are trained by an `EmbeddingSpec`; see `accelerated`."""
+    """A native task whose rows are trained by an `EmbeddingSpec`; see `accelerated`.
+
+    Attributes:
+        embedding: How the rows are trained; None for a task without slots.
+        is_cpu_test: Whether features are preprocessed.
+    """
 
     embedding: EmbeddingSpec | None
     is_cpu_test: bool
@@ -80,14 +85,11 @@ class AcceleratedTask(NativeTask):
         return lambda features, mode, config: model_fn(preprocess(features), mode, config)
 
 
-def accelerated(
-    task: NativeTask, embedding: EmbeddingSpec | None, *, is_cpu_test: bool
-) -> AcceleratedTask:
-    """Return a task, with the same attributes, whose rows are trained by a spec.
+def accelerated(task: NativeTask, *, is_cpu_test: bool) -> AcceleratedTask:
+    """Return a task, with the same attributes, whose `embedding` may be set.
 
     Args:
         task: Task, which is not used afterwards.
-        embedding: How its rows are trained; None for a task without slots.
         is_cpu_test: Whether `process_features_for_cpu_test` of the task, if there is one, changes
             the features of each call of the model function.
     """
@@ -95,7 +97,7 @@ def accelerated(
     cls: type[AcceleratedTask] = type(f"Accelerated{kind.__name__}", (AcceleratedTask, kind), {})
     made: AcceleratedTask = object.__new__(cls)
     made.__dict__ = task.__dict__
-    made.embedding, made.is_cpu_test = embedding, is_cpu_test
+    made.embedding, made.is_cpu_test = None, is_cpu_test
     return made
 
 

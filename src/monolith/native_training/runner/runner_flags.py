@@ -110,5 +110,6 @@ def _add(
     options: dict[str, Any] = {"type": convert, "default": default, "help": meaning}
     if hint is bool:
         options.update(nargs="?", const=True)
-        parser.add_argument(f"--no{name}", dest=name, action="store_false", help=argparse.SUPPRESS)
+        no = {"action": "store_false", "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        parser.add_argument(f"--no{name}", dest=name, **no)
     parser.add_argument(f"--{name}", dest=name, **options)

@@ -117,7 +117,7 @@ class TPURunner:
     def _train(self, checkpoint: Checkpoint | None) -> FitResult:
         with self._summaries(self._model_dir) as sink:
             task = self._task("train")
-            make = self._trainer_on_cpu if self.flags.cpu_test else self._trainer_on_device
+            make = self.create_tpu_estimator_on_cpu if self.flags.cpu_test else self.create_tpu_estimator
             trainer, _ = make(task, sink)
             with trainer:
                 if checkpoint is not None:
@@ -141,13 +141,14 @@ class TPURunner:
                 f"[TPURunner] expected the parameters of a NativeTask, got those of a "
                 f"{type(task).__name__}; train other tasks by `monolith train --device cuda`"
             )
-        spec = embedding_spec(
-            task, self.flags.partition_strategy, is_pipelined=self.flags.pipeline_execution
+        made = accelerated(task, is_cpu_test=self.flags.cpu_test)
+        made.embedding = embedding_spec(
+            made, self.flags.partition_strategy, is_pipelined=self.flags.pipeline_execution
         )
-        _log.info("embeddings: %s", spec)
-        return accelerated(task, spec, is_cpu_test=self.flags.cpu_test)
+        _log.info("embeddings: %s", made.embedding)
+        return made
 
-    def _trainer_on_device(self, task: AcceleratedTask, sink: MetricsSink) -> tuple[Trainer, int]:
+    def create_tpu_estimator(self, task: AcceleratedTask, sink: MetricsSink) -> tuple[Trainer, int]:
         """Return the trainer on the device, after a check of the device, and the replicas."""
         check_device(self.device)
         if self.flags.enable_tpu_version_config:
@@ -156,7 +157,7 @@ class TPURunner:
         self._decide_batch_size(num_replicas)
         return Trainer(task, self._settings(task.embedding), metrics=sink), num_replicas
 
-    def _trainer_on_cpu(self, task: AcceleratedTask, sink: MetricsSink) -> tuple[Trainer, int]:
+    def create_tpu_estimator_on_cpu(self, task: AcceleratedTask, sink: MetricsSink) -> tuple[Trainer, int]:
         """Return the trainer of a CPU test: one replica, and a fixed batch size."""
         self.global_batch_size = CPU_TEST_BATCH_SIZE
         return Trainer(task, self._settings(task.embedding), metrics=sink), 1
@@ -182,7 +183,7 @@ class TPURunner:
         last_step = self.params.train.max_steps
         task = self._task("eval")
         with TensorBoardSink(os.path.join(self._model_dir, "eval")) as sink:
-            trainer, _ = self._trainer_on_device(task, sink)
+            trainer, _ = self.create_tpu_estimator(task, sink)
             with trainer:
                 for prefix in self._checkpoints():
                     try:

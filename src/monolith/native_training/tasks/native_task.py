@@ -393,6 +393,8 @@ class NativeTask(Task):
             InvalidArgumentError: Checkpoints are asked for, and there is no folder for them.
         """
         train, changes = self.p.train, dict[str, Any]()
+        if self.p.accelerator == "tpu" and settings.device == "cpu":
+            changes["device"] = "cuda"
         if self.p.eval.steps_per_eval != PARAMETERS["eval.steps_per_eval"].default:
             changes["eval_every"] = self.p.eval.steps_per_eval
         if self.p.mode != "train" or task_context.get().worker_index:
