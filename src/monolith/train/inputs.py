@@ -276,6 +276,7 @@ class Trainee:
         optimizer: Optimizer of the dense parameters and the tables.
         clock: Clock of the updates.
         served: Dense parameters on the servers of a job; None without a job.
+        reader: Engine that reads without training; None takes that of the features.
     """
 
     task: "Task"
@@ -286,6 +287,7 @@ class Trainee:
     optimizer: Optimizer
     clock: StepClock
     served: ServedDense | None = None
+    reader: FeatureEngine | None = None
 
     def look_up(
         self, batch: Batch, *, is_training: bool, engine: FeatureEngine | None = None
@@ -300,6 +302,7 @@ class Trainee:
             engine: Engine of the features to read without training, such as a `CutEngine`; None
                 takes that of the tables.
         """
+        engine = engine or (None if is_training else self.reader)
         # Without features, the dense columns alone know the number of samples.
         with_dense = self.columns.dense or not self.features.features
         dense = dense_matrix(batch, self.columns.dense) if with_dense else None

@@ -4,25 +4,15 @@ import subprocess
 import sys
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from monolith.cluster.ranks.rank_group import RankGroup, group_of_file
 from monolith.cluster.ranks.rank_tables import RankTables
 from monolith.cluster.ranks.ranks_engine import ranks_engine
-from monolith.features import PendingGradients
 from tests.cluster.ranks.followers import OPTIONS, LeadingEngine, open_tables
-from tests.cluster.ranks.rank_threads import run_ranks
 from tests.suites.engine import (
-    CONFIGS,
-    FEATURES,
     EngineSuite,
-    loss_of,
-    meaning,
-    one_batch,
-    read,
 )
-from tests.suites.table_base import NOW, assert_same_bits, assert_same_rows, exported
 
 
 def make_alone(configs, features, clock):

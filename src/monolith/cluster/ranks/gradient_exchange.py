@@ -99,10 +99,8 @@ class GradientExchange:
         if kept is not None:
             sizes = [self._num_bytes(splits) for _, splits in kept.owned]
             asked = [self._num_bytes(splits) for splits in kept.asked]
-            payloads = [
-                self._payload(part) if is_regular else [torch.zeros(n, dtype=torch.uint8, device="cpu")]
-                for part, n in zip(own, asked, strict=True)
-            ]
+            blanks = [[torch.zeros(n, dtype=torch.uint8, device="cpu")] for n in asked]
+            payloads = [self._payload(part) for part in own] if is_regular else blanks
             messages = [torch.cat([messages[0], *payload]) for payload in payloads]
         received_sizes = [0 if o == rank else self._head_bytes + sizes[o] for o in range(size)]
         messages[rank] = messages[rank][:0]

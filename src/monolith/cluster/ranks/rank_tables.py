@@ -3,10 +3,12 @@
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from monolith.cluster.hosts import GroupHost
 from monolith.cluster.ranks.rank_group import RankGroup
+from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.server_host import ServerHost
 from monolith.cluster.servers import LocalServers, Servers
 from monolith.cluster.zmq.connect import connect_servers
@@ -39,6 +41,7 @@ class RankTables:
         self._loop: ServerLoop | None = None
         self.servers: Servers
         self._local: LocalServers | None = None
+        self._remote: RemoteServers | None = None
         if group.size == 1:
             self.servers = self._local = LocalServers(1)
             return
@@ -49,7 +52,9 @@ class RankTables:
         self._host = ServerHost(group.rank, group.size, label=f"rank {group.rank}")
         self._loop = ServerLoop(self._host, f"tcp://{address}:0", keys=keys)
         self._loop.start()
-        self.servers = connect_servers(group.control.gather(self._loop.address), keys=keys)
+        self.servers = self._remote = connect_servers(
+            group.control.gather(self._loop.address), keys=keys, timeout_seconds=group.wait_seconds
+        )
 
     def _keys(self) -> CurveKeys:
         keys = asdict(CurveKeys.new()) if self.group.rank == 0 else None
@@ -64,7 +69,10 @@ class RankTables:
 
     def close(self) -> None:
         """Free the shards of this rank. The other ranks call no more. Closing twice is fine."""
-        self.servers.close()  # type: ignore[attr-defined]
+        if self._local is not None:
+            self._local.close()
+        if self._remote is not None:
+            self._remote.close()
         if self._loop is not None:
             self._loop.close()
         if self._host is not None:
@@ -73,5 +81,16 @@ class RankTables:
     def __enter__(self) -> "Self":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.group.control.gather(None)  # no rank calls this one any more
+            else:
+                self.group.fail(error)
+        finally:
+            self.close()
