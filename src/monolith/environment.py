@@ -46,7 +46,7 @@ def variables(*prefixes: str) -> dict[str, str]:
 
 
 def torchrun_variables() -> dict[str, str]:
-    """Return the variables by which torchrun tells a process its rank and the store of the ranks."""
+    """Return the variables by which torchrun tells a process its rank and their store."""
     names = (
         *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
         *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),

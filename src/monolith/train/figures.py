@@ -194,6 +194,30 @@ class Meter:
         values = {name: metric.value for name, metric in self._metrics.items()}
         return {name: value for name, value in values.items() if value is not None}
 
+    def merge(self, other: "Meter") -> None:
+        """Add the sums of another meter of the same metrics; a metric without `merge` is left out.
+
+        Args:
+            other: The meter, which is not used afterwards.
+        """
+        self._update()
+        other._update()
+        self.num_samples += other.num_samples
+        self.staleness, self._loss = max(self.staleness, other.staleness), self._loss + other._loss
+        lacking = [name for name, m in self._metrics.items() if not hasattr(m, "merge")]
+        if lacking:
+            _log.warning("%s are left out: they have no merge", ", ".join(lacking))
+            self._metrics = {n: m for n, m in self._metrics.items() if n not in lacking}
+        for name, metric in self._metrics.items():
+            if name in other._metrics:
+                metric.merge(other._metrics[name])  # type: ignore[attr-defined]
+
+    def take_sums(self, other: "Meter") -> None:
+        """Take the sums and metrics of another meter; the clock of this one goes on."""
+        self.num_samples, self.staleness = other.num_samples, other.staleness
+        self._loss, self._metrics = other._loss, other._metrics
+        self._pending, self._num_pending = [], 0
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the clock of `samples_per_second` until the block ends."""

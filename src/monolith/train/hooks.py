@@ -56,7 +56,7 @@ class EvalHook(Hook):
                 self.evaluations[step] = figures = self._figures()
             if self._is_enough(figures):
                 self.is_early = True
-                ctx.request_stop()
+                ctx.coordinator.request_stop()  # the figures are those of all ranks
 
     def _figures(self) -> dict[str, float]:
         """Evaluate; once more from the beginning if a server came back without its cut."""

@@ -225,7 +225,9 @@ class DeviceInputs(Inputs):
         self._sent = transfer.send([*outputs, *_columns(batch)])
         self._batch = _with_columns(batch, self._sent.tensors[len(outputs) :])
         copies = self._sent.tensors[: len(outputs)]
-        self._trained = [pair for pair in zip(outputs, copies, strict=True) if pair[0].requires_grad]
+        self._trained = [
+            pair for pair in zip(outputs, copies, strict=True) if pair[0].requires_grad
+        ]
         for _, copy in self._trained:
             copy.requires_grad_()
         self._gradients: tuple[list[torch.Tensor], Fetched] | None = None
@@ -368,6 +370,7 @@ class Trainee:
         clock: Clock of the updates.
         served: Dense parameters on the servers of a job; None without a job.
         transfer: Transfer to the device of the dense model; None if that is the CPU.
+        reader: Engine that reads without training; None takes that of the features.
     """
 
     task: "Task"
@@ -379,6 +382,7 @@ class Trainee:
     clock: StepClock
     served: ServedDense | None = None
     transfer: DeviceTransfer | None = None
+    reader: FeatureEngine | None = None
 
     def look_up(
         self, batch: Batch, *, is_training: bool, engine: FeatureEngine | None = None
@@ -393,6 +397,7 @@ class Trainee:
             engine: Engine of the features to read without training, such as a `CutEngine`; None
                 takes that of the tables.
         """
+        engine = engine or (None if is_training else self.reader)
         # Without features, the dense columns alone know the number of samples.
         with_dense = self.columns.dense or not self.features.features
         dense = dense_matrix(batch, self.columns.dense) if with_dense else None

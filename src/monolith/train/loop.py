@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import profiler
 
-from monolith.data import Batch
+from monolith.cluster.ranks.key_exchange import KeyMessages
+from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError
 from monolith.train.driver import (
     PREEMPTION_ERRORS,
@@ -63,10 +64,12 @@ class StepInput(NamedTuple):
     Attributes:
         parts: One `Part` per batch; several if gradients are accumulated.
         version: Number of updates that were applied before the lookup began.
+        lookups: Keys and facts of the lookups of all ranks; empty without ranks.
     """
 
     parts: list[Part]
     version: int
+    lookups: Sequence[KeyMessages] = ()
 
 
 class BatchOutput(NamedTuple):
@@ -97,7 +100,9 @@ class StepOutput(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Mean loss of the batches."""
+        """Mean loss of the batches; NaN without batches, as of a rank whose data has ended."""
+        if not self.parts:
+            return math.nan
         return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
 
 
@@ -260,6 +265,12 @@ def _queue_gradients(parts: Sequence[Part]) -> None:
             part.inputs.queue_gradients()
 
 
+def share_read(batches: Iterator[Batch]) -> float | None:
+    """Return the share of the source that is read, with batches read ahead; None if unknown."""
+    done, total = batches.progress if isinstance(batches, Batches) else (0, 0)
+    return done / total if total else None
+
+
 def position_of(batches: Iterator[Batch]) -> Any:
     """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
     state_dict = getattr(batches, "state_dict", None)
@@ -353,9 +364,9 @@ class TrainLoop(Hook):
     def _step(self) -> StepOutput:
         trainee, stages = self._trainee, self.stages
         with stages.wait:
-            parts, version = self._take()
-        compute = self._compute if trainee.transfer is None else self._compute_on_device
-        outputs = compute(parts)
+            parts, version, *_ = self._take()
+        train = self._train if trainee.transfer is None else self._compute_on_device
+        outputs = train(parts)
         with stages.update:
             self._update(parts)
         self._attempt = None
@@ -363,26 +374,39 @@ class TrainLoop(Hook):
         num_steps = (self._run.global_step or 0) + 1
         self._run.global_step = num_steps if served is None else max(num_steps, served.num_steps)
         is_alone = served is None or served.num_workers == 1
-        self._state.position = source_position(parts[-1].position, is_alone=is_alone)
-        self._state.num_samples += sum([len(part.batch) for part in parts])
+        if parts:
+            self._state.position = source_position(parts[-1].position, is_alone=is_alone)
+        self._state.num_samples += self._num_samples(parts)
         staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
         if served is not None:
             staleness = max(staleness, served.staleness)
         self.reader.finish()
         return StepOutput(outputs, staleness)
 
-    def _compute(self, parts: list[Part]) -> list[BatchOutput]:
-        """Compute losses and gradients of a step: stages 5 and 6."""
-        trainee, stages, outputs = self._trainee, self.stages, []
-        for batch, inputs, _ in parts:
-            with stages.forward:
-                loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model
-                outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
-            with stages.backward:
-                self.updates.wait()  # the tables' step before this one may run during stage 5
-                mean = loss / len(parts) if len(parts) > 1 else loss
-                mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued
-        return outputs
+    def _train(self, parts: list[Part]) -> list[BatchOutput]:
+        """Compute losses and queue gradients: stages 5 and 6."""
+        return [self._train_part(part, len(parts)) for part in parts]
+
+    def _train_part(self, part: Part, divisor: float) -> BatchOutput:
+        """Compute the loss of a batch, and the gradients of the loss divided by a number."""
+        trainee, batch = self._trainee, part.batch
+        with self.stages.forward:
+            loss, prediction = trainee.forward(part.inputs, batch, is_training=True)  # 5: model
+            output = BatchOutput(batch, self._finite(loss, batch), prediction.detach())
+        with self.stages.backward:
+            self.updates.wait()  # the tables' step before this one may run during stage 5
+            mean = loss / divisor if divisor != 1 else loss
+            mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued
+        return output
+
+    def _num_samples(self, parts: list[Part]) -> int:
+        return sum([len(part.batch) for part in parts])
+
+    def _prepare_update(self, parts: list[Part]) -> None:
+        """Set what the update needs to know of its batches."""
+        if self._trainee.served is not None:
+            self._trainee.served.note_progress([part.position for part in parts])
+        self._trainee.clock.set([part.batch for part in parts])
 
     def _compute_on_device(self, parts: list[Part]) -> list[BatchOutput]:
         """Do the same on a device, to which all work is given before the first wait for it."""
@@ -420,12 +444,10 @@ class TrainLoop(Hook):
         if self._queues_late:
             self.updates.wait()
             begin = functools.partial(begin, functools.partial(_queue_gradients, parts))
-        if trainee.served is not None:
-            trainee.served.note_progress([part.position for part in parts])
+        self._prepare_update(parts)
         if trainee.settings.clip_norm is not None:
             trainee.clip_gradients(trainee.settings.clip_norm)
         trainee.task.change_gradients(optimizer, self._run.global_step or 0)
-        trainee.clock.set([part.batch for part in parts])
         num_begun = optimizer.num_begun
         try:
             # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5

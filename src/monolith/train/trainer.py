@@ -4,8 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +14,9 @@ from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers, RemoteServers, Servers
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.served_dense import ServedDense
-from monolith.data import Batch, Batches
+from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.cluster.ranks.ranks_engine import ranks_engine
+from monolith.data import Batch
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.features import cut_tables
 from monolith.nn import Features
@@ -26,7 +27,7 @@ from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import Figures, FiguresHook, Meter, label_of
+from monolith.train.figures import FiguresHook, Meter, label_of
 from monolith.train.hooks import (
     EvalHook,
     EvictHook,
@@ -39,53 +40,34 @@ from monolith.train.hooks import (
 from monolith.train.hosting import engine_maker, host_parameters, table_maker, transfer_to
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
-from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
+from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of, share_read
+from monolith.train.ranks.rank_loop import RankFiguresHook, RankLoop, RankStateHook
+from monolith.train.ranks.rank_sync import RankSync, rank_source, reader_of, settings_of_rank
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
 from monolith.train.roles.job_source import job_source
 from monolith.train.run_metrics import (
     METRICS,
+    FitResult,
     MetricsHook,
-    SaveCounts,
     SaveMetrics,
     lenient_sink,
     write_evaluation,
 )
-from monolith.train.run_state import DenseCopies, EvaluationCut, RunState, StepClock, seed_all
+from monolith.train.run_state import (
+    DenseCopies,
+    EvaluationCut,
+    RunState,
+    StepClock,
+    seed_all,
+    torch_threads,
+)
 from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves, checkpoint_hooks
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """The result of a `fit`.
-
-    Attributes:
-        ended: Reason of the end: "end of data", "steps", "early stop", "interrupted" (Ctrl-C),
-            "terminated" (SIGTERM) or "stopped" (by a hook).
-        num_steps: Number of steps of the run.
-        num_samples: Number of samples of the run.
-        seconds: Duration of the run.
-        figures: Last figures of the run.
-        evaluations: Step -> figures of the evaluation after that step.
-        prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
-        num_recoveries: Number of recoveries from an `AbortedError`.
-        saves: Numbers of checkpoints that were saved, skipped and so on.
-    """
-
-    ended: str
-    num_steps: int
-    num_samples: int
-    seconds: float
-    figures: Figures
-    evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    prefetch: int = 0
-    num_recoveries: int = 0
-    saves: SaveCounts = field(default_factory=SaveCounts)
 
 
 class Trainer:
@@ -107,6 +89,9 @@ class Trainer:
             a run.
         job: Job of which the trainer is a worker; its servers have the tables and the dense
             parameters. `run_worker` says how a worker begins and ends.
+        ranks: Tables of the ranks of a synchronous job of which the trainer is one; docs/sync.md
+            says which calls all ranks make together.
+        transfer: Dtype in which rows and gradients travel between ranks.
 
     Attributes:
         task: Task of the trainer.
@@ -121,6 +106,7 @@ class Trainer:
         servers: Servers for tables and dense parameters; None without servers.
         job: Job of which the trainer is a worker; None without one.
         served: Dense parameters on the servers of the job; None without a job.
+        sync: Part of the trainer in a job of ranks; None without ranks.
         metrics: Sink of the measurements; a `NullSink` without one.
         result: Result of the last `fit`; None before.
 
@@ -153,10 +139,14 @@ class Trainer:
         clock: Clock = wall_clock,
         metrics: MetricsSink | None = None,
         job: JobClient | None = None,
+        ranks: RankTables | None = None,
+        transfer: str = "float32",
     ) -> None:
         self.task, self.hooks, self.job = task, tuple(hooks), job
         self.metrics = lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
+        if ranks is not None:
+            self.settings = settings_of_rank(self.settings, ranks)
         self.clock = StepClock(clock)
         transfer = transfer_to(self.settings.device)
         seed_all(self.settings.seed)
@@ -164,15 +154,20 @@ class Trainer:
         self.servers = servers if isinstance(servers, Servers) else self._own_servers
         if job is not None:
             self.servers = job.servers
+        if ranks is not None:
+            self.servers = ranks.servers
         self.features = Features(
             task.features,
             missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
-            make_engine=engine_maker(self.servers, self.metrics, task.name),
+            make_engine=engine_maker(self.servers, self.metrics, task.name)
+            if ranks is None
+            else ranks_engine(ranks, transfer),
         )
         check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
-        self.hosted = host_parameters(self.model, self.servers, transfer)
+        on_servers = None if ranks is not None else self.servers
+        self.hosted = host_parameters(self.model, on_servers, transfer)
         dense = task.optimizer(self.model)
         for parameter, state in self.hosted:
             if dense is not None:
@@ -189,21 +184,14 @@ class Trainer:
         self.optimizer = Optimizer([self.features, self.model], dense, self.served)
         self.rates = TaskRates(task, self.optimizer)
         self.columns = TaskColumns.of(task)
-        self.trainee = Trainee(
-            task,
-            self.settings,
-            self.columns,
-            self.features,
-            self.model,
-            self.optimizer,
-            self.clock,
-            self.served,
-            transfer,
-        )
+        parts = self.features, self.model, self.optimizer, self.clock, self.served
+        reader = reader_of(self.features)
+        self.trainee = Trainee(task, self.settings, self.columns, *parts, transfer, reader)
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
-        if isinstance(self.servers, RemoteServers):
+        self.sync = None if ranks is None else RankSync(ranks, self.trainee, self.state)
+        if isinstance(self.servers, RemoteServers) and ranks is None:
             self.servers.recovery = lambda: self.state.checkpoint
             self.servers.sink = self.metrics
         self.result: FitResult | None = None
@@ -244,6 +232,7 @@ class Trainer:
         stream = self._open(Mode.TRAIN, source)
         if self.job is not None:
             stream = job_source(self.job, stream)
+        stream = rank_source(stream, self.sync, self.state)
         batches = self.state.begin(stream)
         if self.job is not None:
             self.state.first = self.job.first_step
@@ -254,9 +243,15 @@ class Trainer:
         self.model.train()
         self.optimizer.zero_grad()
         schedule = None if self.scheduler is None else self.scheduler.step
-        self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, schedule)
+        inputs = self.trainee, self.run, self.state, batches, unread, schedule
+        loop = TrainLoop(*inputs) if self.sync is None else RankLoop(self.sync, *inputs)
+        self._loop = loop
         try:
             self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
+        except BaseException as error:
+            if self.sync is not None:
+                self.sync.group.fail(error)  # first of all, because other ranks wait
+            raise
         finally:
             self._loop = self._saves = None
             if batches is stream:
@@ -278,14 +273,14 @@ class Trainer:
         saving_hooks = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saving_hooks]
         saving_hooks += checkpoint_hooks(settings)
+        if self.sync is not None and not self.sync.is_chief:
+            saving_hooks = []
         self._saves = saves = FitSaves(saving_hooks, SaveMetrics(self.metrics))
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
         hooks += recorders
-        figures = FiguresHook(
-            self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
-        )
+        figures = self._figures_hook(loop, meter, hooks)
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
@@ -303,20 +298,22 @@ class Trainer:
             stack.enter_context(saves)
             saves.attach(self)
             saves.follow(self._take_mark())
-            stack.enter_context(_torch_threads(settings.threads))
+            stack.enter_context(torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
+            state_hooks = self._join_ranks(loop, saves, interrupt)
             drive(
                 loop,
                 [
                     *(loop, *self._job_hooks(loop)),
-                    *(*hooks, *last_hooks, *self._end_hooks(loop), *saves.hooks),
+                    *(*hooks, *last_hooks, *self._end_hooks(loop), *state_hooks, *saves.hooks),
                 ],
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
                 finish=loop.finish,
                 recover=lambda error: self._recover(loop, stream, meter, recorders, error),
                 max_recoveries=settings.max_recoveries,
+                ask_stop=loop.stop if isinstance(loop, RankLoop) else None,
             )
         assert figures.last is not None
         result = FitResult(
@@ -333,6 +330,26 @@ class Trainer:
         for recorder in recorders:
             recorder.finish(result)
         return result
+
+    def _figures_hook(self, loop: TrainLoop, meter: Meter, hooks: Sequence[Hook]) -> FiguresHook:
+        """Return the hook that reports the figures of this process, or those of all ranks."""
+        arguments = self.trainee, meter, loop.reader, hooks, lambda: share_read(loop.batches)
+        if self.sync is not None:
+            return RankFiguresHook(self.sync, *arguments)
+        return FiguresHook(*arguments)
+
+    def _join_ranks(self, loop: TrainLoop, saves: FitSaves, interrupt: Interrupt) -> list[Hook]:
+        """Let all ranks decide together; return the hooks for it that come before saves."""
+        if self.sync is None or not isinstance(loop, RankLoop):
+            return []
+        loop.interrupt = interrupt
+        loop.wants_save = lambda step: any(hook.is_due(step) for hook in saves.hooks)
+        return [RankStateHook(self.sync)]
+
+    @property
+    def may_save(self) -> bool:
+        """Whether a hook may save after this step: with ranks, if all of them take part."""
+        return self.sync is None or self.sync.is_save_agreed
 
     def _job_hooks(self, loop: TrainLoop) -> list[Hook]:
         """Return the hooks by which a job takes part in a run; none without a job."""
@@ -385,6 +402,8 @@ class Trainer:
     def _reason_of_end(
         self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
     ) -> str:
+        if isinstance(loop, RankLoop):
+            received = loop.agreed_signal
         if received is not None:
             return "terminated" if received == signal.SIGTERM else "interrupted"
         if is_early:
@@ -419,12 +438,18 @@ class Trainer:
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
         start = time.perf_counter()
+        batches = self._open(Mode.EVAL, source)
+        if self.sync is not None:
+            self.finish_updates()
+            batches = self.sync.begin_evaluation(batches)
         with self._evaluation_cut(at_cut) as cut:
-            for batch in self._open(Mode.EVAL, source):
+            for batch in batches:
                 batch = self.trainee.columns.bind(batch)
                 with self._no_training(), cut.dense.in_place() if cut else contextlib.nullcontext():
                     loss, prediction = self.trainee.score(batch, cut.engine if cut else None)
                 meter.add(loss, prediction, label_of(batch, labels), batch.weight)
+        if self.sync is not None:
+            meter = self.sync.merge(meter)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
         figures, seconds = {"loss": meter.loss, **meter.values()}, time.perf_counter() - start
@@ -451,6 +476,10 @@ class Trainer:
             tables: Names of tables; None means all.
         """
         self.finish_updates()
+        if self.sync is not None:
+            self.sync.barrier()
+            if not self.sync.is_chief:
+                return
         for name in self.features.tables if tables is None else tables:
             self.features.tables[name].evict()
 
@@ -468,7 +497,12 @@ class Trainer:
             OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
         self._finish_saves()
-        return save_trainer(self, directory, self.settings.keep)
+        if self.sync is None:
+            return save_trainer(self, directory, self.settings.keep)
+        self.finish_updates()
+        self.sync.gather_state()
+        prefix = save_trainer(self, directory, self.settings.keep) if self.sync.is_chief else None
+        return str(self.sync.group.control.share(prefix))
 
     def restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
         """Restore a checkpoint; the next `fit` goes on with the batch after the checkpoint.
@@ -496,7 +530,10 @@ class Trainer:
         if (mark := self._take_mark()) is not None:
             mark.drop()
         checkpoint = restore_trainer(self, path, fallback=fallback)
-        self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
+        if self.sync is None or self.sync.is_chief:
+            self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
+        if self.sync is not None:
+            self.sync.after_restore()
         return checkpoint
 
     def _take_mark(self) -> RestoreMark | None:
@@ -576,22 +613,3 @@ class Trainer:
             self.model.train(was_training)
             if summaries is not None:
                 self.run.metadata[SUMMARIES] = summaries
-
-
-def _share_read(batches: Iterator[Batch]) -> float | None:
-    """Return the share of the source that is read, with batches read ahead; None if unknown."""
-    done, total = batches.progress if isinstance(batches, Batches) else (0, 0)
-    return done / total if total else None
-
-
-@contextlib.contextmanager
-def _torch_threads(number: int | None) -> Iterator[None]:
-    """Set torch's number of threads until the block ends; None changes nothing."""
-    before = torch.get_num_threads()
-    if number is not None:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        if number is not None:
-            torch.set_num_threads(before)

@@ -29,6 +29,8 @@ class Channel:
         watch: says why a collective does not end.
         place: number of this rank, and the number of ranks.
         wait_seconds: longest wait for the other ranks.
+        is_patient: whether to wait on for ranks that are late and give signs of life, such as for
+            rank 0 while it saves.
 
     Attributes:
         num_bytes: number of bytes that this rank has sent to others.
@@ -42,10 +44,12 @@ class Channel:
         watch: RankWatch | None,
         place: tuple[int, int],
         wait_seconds: float,
+        *,
+        is_patient: bool = False,
     ) -> None:
         self.name, self._backend, self._watch = name, backend, watch
         self.rank, self.size = place
-        self._wait_seconds = wait_seconds
+        self._wait_seconds, self._is_patient = wait_seconds, is_patient
         self.num_bytes, self.seconds = 0, 0.0
         self._is_cancelled = False
 
@@ -125,7 +129,7 @@ class Channel:
 
     def _wait(self, work: Any) -> None:
         assert self._watch is not None
-        start = time.monotonic()
+        start = limit_start = time.monotonic()
         turn = datetime.timedelta(seconds=min(_TURN_SECONDS, self._wait_seconds))
         while True:
             try:
@@ -139,8 +143,10 @@ class Channel:
                 raise CancelledError(f"[Channel] the collectives of {self.name} were cancelled")
             if self._watch.reason is not None:
                 raise self._lost(self._watch.reason)
-            if time.monotonic() - start > self._wait_seconds:
-                raise self._lost(f"no end within {self._wait_seconds:g} s")
+            if time.monotonic() - limit_start > self._wait_seconds:
+                if not self._is_patient or self._watch.silent_ranks():
+                    raise self._lost(f"no end within {self._wait_seconds:g} s")
+                limit_start = time.monotonic()
         self.seconds += time.monotonic() - start
 
     def _lost(self, error: object) -> UnavailableError:

@@ -92,7 +92,7 @@ class RankGroup:
             self._await_all()
             self._watch = RankWatch(store, rank, size, is_host=is_host)
         self.lookups, self.gradients = self._channel("lookups"), self._channel("gradients")
-        self.dense, self.control = self._channel("dense"), self._channel("control")
+        self.dense, self.control = self._channel("dense"), self._channel("control", is_patient=True)
         self.control.gather(None)
 
     def _await_all(self) -> None:
@@ -122,7 +122,7 @@ class RankGroup:
     def _missing(self) -> list[int]:
         return [r for r in range(self.size) if not self._store.check([f"rank/{r}"])]
 
-    def _channel(self, name: str) -> Channel:
+    def _channel(self, name: str, *, is_patient: bool = False) -> Channel:
         place, wait_seconds = (self.rank, self.size), self._options.wait_seconds
         backend: Any = None
         if self.size > 1:
@@ -136,7 +136,12 @@ class RankGroup:
                     f"[RankGroup] expected a connection to all {self.size} ranks, got {error} "
                     f"(rank {self.rank})"
                 ) from error
-        return Channel(name, backend, self._watch, place, wait_seconds)
+        return Channel(name, backend, self._watch, place, wait_seconds, is_patient=is_patient)
+
+    @property
+    def wait_seconds(self) -> float:
+        """Longest wait for the other ranks."""
+        return self._options.wait_seconds
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -171,6 +176,11 @@ class RankGroup:
         """End all waits of this rank for others."""
         for channel in self.channels:
             channel.cancel()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank has failed."""
+        return self._watch is not None and self._watch.reason is not None
 
     def close(self) -> None:
         """End the signs of life. Closing twice is fine."""

@@ -88,6 +88,25 @@ class RankWatch:
         """
         if self.reason is not None:
             return self.reason
+        gone = self.silent_ranks()
+        if self.reason is not None:
+            return self.reason
+        if gone:
+            return self.tell(f"{_named(gone)} gave no sign of life for {_SILENT_SECONDS:g} s")
+        try:
+            after = self._beats()
+        except RuntimeError as lost:
+            return self.tell(self._words_without_store(lost))
+        own = self.begun.get(channel, 0)
+        late = [r for r, beat in after.items() if beat["begun"].get(channel, 0) < own]
+        if late:
+            return self.tell(
+                f"{_named(late)} did not come to collective {own} of {channel}: {error}"
+            )
+        return self.tell(f"collective {own} of {channel} failed in rank {self._rank}: {error}")
+
+    def silent_ranks(self) -> list[int]:
+        """Return the ranks that give no sign of life for a while; none if the reason is known."""
         try:
             before = self._beats()
             end = time.monotonic() + _SILENT_SECONDS
@@ -97,19 +116,9 @@ class RankWatch:
             after = self._beats()
         except RuntimeError as lost:
             self.reason = self.reason or self._words_without_store(lost)
-        if self.reason is not None:
-            return self.reason
-        gone = [r for r, beat in before.items() if beat["number"] == after[r]["number"]]
-        gone = [rank for rank in gone if rank != self._rank]
-        if gone:
-            return self.tell(f"{_named(gone)} gave no sign of life for {_SILENT_SECONDS:g} s")
-        own = self.begun.get(channel, 0)
-        late = [r for r, beat in after.items() if beat["begun"].get(channel, 0) < own]
-        if late:
-            return self.tell(
-                f"{_named(late)} did not come to collective {own} of {channel}: {error}"
-            )
-        return self.tell(f"collective {own} of {channel} failed in rank {self._rank}: {error}")
+            return []
+        others = [rank for rank in before if rank != self._rank]
+        return [r for r in others if before[r]["number"] == after[r]["number"]]
 
     def _beats(self) -> Mapping[int, dict[str, Any]]:
         values = self._store.multi_get([f"beat/{rank}" for rank in range(self._size)])

@@ -98,9 +98,7 @@ class RunnerFlags:
             parser.error(str(error))
 
 
-def _add(
-    parser: argparse.ArgumentParser, name: str, hint: Any, meaning: str, default: Any
-) -> None:
+def _add(parser: argparse.ArgumentParser, name: str, hint: Any, meaning: str, default: Any) -> None:
     def convert(text: str) -> Any:
         try:
             return convert_value(hint, text, is_text=True)

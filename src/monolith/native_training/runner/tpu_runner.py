@@ -7,7 +7,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from monolith.checkpoint import Checkpoint, find, open_checkpoint
+from monolith.checkpoint import Checkpoint, find
 from monolith.checkpoint.find import existing_checkpoints
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.native_training.runner.accelerated_task import (
@@ -117,7 +117,11 @@ class TPURunner:
     def _train(self, checkpoint: Checkpoint | None) -> FitResult:
         with self._summaries(self._model_dir) as sink:
             task = self._task("train")
-            make = self.create_tpu_estimator_on_cpu if self.flags.cpu_test else self.create_tpu_estimator
+            make = (
+                self.create_tpu_estimator_on_cpu
+                if self.flags.cpu_test
+                else self.create_tpu_estimator
+            )
             trainer, _ = make(task, sink)
             with trainer:
                 if checkpoint is not None:
@@ -157,7 +161,9 @@ class TPURunner:
         self._decide_batch_size(num_replicas)
         return Trainer(task, self._settings(task.embedding), metrics=sink), num_replicas
 
-    def create_tpu_estimator_on_cpu(self, task: AcceleratedTask, sink: MetricsSink) -> tuple[Trainer, int]:
+    def create_tpu_estimator_on_cpu(
+        self, task: AcceleratedTask, sink: MetricsSink
+    ) -> tuple[Trainer, int]:
         """Return the trainer of a CPU test: one replica, and a fixed batch size."""
         self.global_batch_size = CPU_TEST_BATCH_SIZE
         return Trainer(task, self._settings(task.embedding), metrics=sink), 1
