@@ -6,6 +6,7 @@ from typing import Any
 _TRAINING = MappingProxyType(
     {
         "Servers": ("servers", "num_servers", "keys", "transfer", "server_timeout"),
+        "Ranks": ("mode", "rank_timeout"),
         "Checkpoints": (
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
@@ -23,9 +24,9 @@ PANELS = MappingProxyType(
         "worker": _TRAINING,
         "launch": MappingProxyType(
             {
-                "Job": ("ps", "workers", "run", "restarts", "grace_seconds", "tcp"),
+                "Job": ("ps", "workers", "ranks", "run", "restarts", "grace_seconds", "tcp"),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
-                "Servers": ("server_timeout", "transfer"),
+                "Servers and ranks": ("server_timeout", "rank_timeout", "transfer"),
             }
         ),
         "ps": MappingProxyType(

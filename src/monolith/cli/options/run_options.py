@@ -59,6 +59,10 @@ ServerTimeout = Annotated[
     float | None,
     typer.Option(metavar="S", help="Seconds that a call waits for a server, 30 by default."),
 ]
+RankTimeout = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="S", help="Seconds that a rank waits for the others."),
+]
 TensorBoard = Annotated[
     str | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard.")
 ]
