@@ -61,9 +61,7 @@ class Embedded(Mapping[str, torch.Tensor]):
         """Rows of the features with combiner "rows", which `joined` does not have."""
         return self._rows
 
-    def with_tensors(
-        self, joined: torch.Tensor, apart: Mapping[str, torch.Tensor]
-    ) -> "Embedded":
+    def with_tensors(self, joined: torch.Tensor, apart: Mapping[str, torch.Tensor]) -> "Embedded":
         """Return the same features with other tensors as their rows, such as copies elsewhere."""
         return Embedded(joined, apart, self._owner, self.ids)
 

@@ -225,7 +225,9 @@ class DeviceInputs(Inputs):
         self._sent = transfer.send([*outputs, *_columns(batch)])
         self._batch = _with_columns(batch, self._sent.tensors[len(outputs) :])
         copies = self._sent.tensors[: len(outputs)]
-        self._trained = [pair for pair in zip(outputs, copies, strict=True) if pair[0].requires_grad]
+        self._trained = [
+            pair for pair in zip(outputs, copies, strict=True) if pair[0].requires_grad
+        ]
         for _, copy in self._trained:
             copy.requires_grad_()
         self._gradients: tuple[list[torch.Tensor], Fetched] | None = None
