@@ -60,6 +60,7 @@ STAGES = (
     "queues",
     "records",
     "trainer",
+    "device",
     "metrics",
     "job",
     "job_costs",
