@@ -21,7 +21,7 @@ def tests_directory() -> str:
 
 
 def is_sync_training_wanted() -> bool:
-    """Whether `MONOLITH_WITH_HOROVOD` turns synchronous training on: any value but false, 0 or none."""
+    """Whether `MONOLITH_WITH_HOROVOD` turns synchronous training on: any but 0 and false."""
     return os.environ.get("MONOLITH_WITH_HOROVOD", "").lower() not in ("", "0", "false")
 
 

@@ -148,7 +148,7 @@ class Trainer:
         if ranks is not None:
             self.settings = settings_of_rank(self.settings, ranks)
         self.clock = StepClock(clock)
-        transfer = transfer_to(self.settings.device)
+        to_device = transfer_to(self.settings.device)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, Servers) else self._own_servers
@@ -167,7 +167,7 @@ class Trainer:
         check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
         on_servers = None if ranks is not None else self.servers
-        self.hosted = host_parameters(self.model, on_servers, transfer)
+        self.hosted = host_parameters(self.model, on_servers, to_device)
         dense = task.optimizer(self.model)
         for parameter, state in self.hosted:
             if dense is not None:
@@ -185,8 +185,8 @@ class Trainer:
         self.rates = TaskRates(task, self.optimizer)
         self.columns = TaskColumns.of(task)
         parts = self.features, self.model, self.optimizer, self.clock, self.served
-        reader = reader_of(self.features)
-        self.trainee = Trainee(task, self.settings, self.columns, *parts, transfer, reader)
+        engines = to_device, reader_of(self.features)
+        self.trainee = Trainee(task, self.settings, self.columns, *parts, *engines)
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)

@@ -59,3 +59,4 @@ def gather_until_a_rank_is_gone(file):
         except RuntimeError as error:
             return type(error).__name__, str(error), time.monotonic() - begin_last
         time.sleep(0.01)
+    return "nothing", "", 60.0

@@ -122,7 +122,9 @@ def test_a_file_without_requests_stops_nothing(alone, tmp_path):
     "hook", [SyncTrainingForceDumpHook, SyncTrainingSaverControlHook, ReqTimeControlDumpHook]
 )
 def test_an_interval_has_a_step(hook):
-    with pytest.raises(ValueError, match=rf"\[{hook.__name__}\] expected step_interval >= 1, got 0"):
+    with pytest.raises(
+        ValueError, match=rf"\[{hook.__name__}\] expected step_interval >= 1, got 0"
+    ):
         hook("folder", SecondOrStepTimer(1), 0)
 
 

@@ -12,7 +12,7 @@ def test_xla_is_refused_by_name():
 
 
 def test_unknown_accelerators_are_refused():
-    with pytest.raises(ValueError, match="expected tpu, cuda or cuda:N, got 'grpc://10.0.0.1'"):
+    with pytest.raises(ValueError, match=r"expected tpu, cuda or cuda:N, got 'grpc://10.0.0.1'"):
         device_of("grpc://10.0.0.1")
 
 
@@ -38,7 +38,7 @@ def test_a_device_that_stays_unhealthy_is_an_error():
     def try_out(device):
         raise RuntimeError("lost")
 
-    with pytest.raises(UnavailableError, match="expected a healthy device 'cuda' .* got: lost"):
+    with pytest.raises(UnavailableError, match=r"expected a healthy device 'cuda' .* got: lost"):
         await_healthy("cuda", try_out=try_out, seconds=0.0)
 
 

@@ -26,10 +26,11 @@ def test_flags_have_the_defaults_of_the_reference_system():
 
 
 def test_flags_are_read_by_their_types():
-    flags = RunnerFlags.parse(
-        ["--cpu_test", "--noenable_tpu_version_config", "--pipeline_execution=true", "--mode=eval"]
-        + ["--save_checkpoints_steps", "7", "--task=a.B", "--partition_strategy=div"]
+    line = (
+        "--cpu_test --noenable_tpu_version_config --pipeline_execution=true --mode=eval "
+        "--save_checkpoints_steps 7 --task=a.B --partition_strategy=div"
     )
+    flags = RunnerFlags.parse(line.split())
     assert (flags.cpu_test, flags.enable_tpu_version_config) == (True, False)
     assert (flags.pipeline_execution, flags.mode) == (True, "eval")
     assert (flags.save_checkpoints_steps, flags.task) == (7, "a.B")

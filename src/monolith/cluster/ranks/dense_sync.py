@@ -36,8 +36,10 @@ class _Bucket:
             self._marks[i] = float(grad is not None)
             part.zero_() if grad is None else part.copy_(grad.reshape(-1))
 
-    def take(self) -> None:
-        """Set the gradients to the sums; a parameter without one in all ranks has none."""
+    def take(self, factor: float) -> None:
+        """Set the gradients to the sums times a factor; without one in all ranks there is none."""
+        if factor != 1:
+            self._grads.mul_(factor)
         marks = self._marks.tolist()
         for i, part in enumerate(self._grads.split(self._sizes) if self._num else ()):
             parameter = self.parameters[i]
@@ -63,6 +65,7 @@ class DenseSync:
 
     Attributes:
         wishes: numbers that this rank adds in the next step.
+        factor: of the sums, equal in all ranks; 1 unless it is set.
 
     Raises:
         InvalidArgumentError: a parameter is not float32 on the CPU.
@@ -79,7 +82,7 @@ class DenseSync:
                     f"[DenseSync] expected float32 parameters on the CPU, got {parameter.dtype} on "
                     f"{parameter.device}"
                 )
-        self.wishes = [0.0] * num_wishes
+        self.wishes, self.factor = [0.0] * num_wishes, 1.0
         self._buckets = _buckets_of(listed, num_wishes)
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._is_armed = False
@@ -130,7 +133,7 @@ class DenseSync:
         self._is_armed = False
         for wait, bucket in zip(self._waits, self._buckets, strict=True):
             wait()
-            bucket.take()
+            bucket.take(self.factor)
         wishes: list[float] = self._buckets[-1].wishes.tolist()
         return wishes
 

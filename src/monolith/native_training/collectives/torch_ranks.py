@@ -61,7 +61,7 @@ def _joined(options: RankOptions | None) -> RankGroup:
             f"[hvd_lib.init] expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for the "
             f"{number} processes of MPI, got none; start them with torchrun, or set these variables"
         )
-    return RankGroup(dist.HashStore(), 0, 1)
+    return RankGroup(dist.HashStore(), 0, 1)  # type: ignore[attr-defined]
 
 
 def shutdown() -> None:

@@ -25,7 +25,7 @@ from monolith.train.driver import Hook, Run, StepContext, StepResults
 _log = logging.getLogger(__name__)
 
 REQ_TIME = "req_time"
-"""Collection of a run with the times of requests: numbers, tensors, or functions that return one."""
+"""Collection of a run with times of requests: numbers, tensors, or functions that return one."""
 HASH_TABLES = "hash_tables"
 """Collection of a run with its tables."""
 
@@ -191,7 +191,7 @@ class _EveryFewSteps(Hook):
 
 
 class SyncTrainingForceDumpHook(_EveryFewSteps):
-    """Saves and stops all ranks by files of an operator, and saves by the timer in the evening only.
+    """Saves and stops all ranks by files of an operator; lets the timer run in the evening only.
 
     | in `model_dir` after step 200 | what all ranks do |
     |---|---|

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-_RANKS = "synchronous training over ranks"
+_BOTH = "servers for tables, and ranks for dense parameters, in one job"
 _GPU = "tables on an accelerator"
 _SERVING = "serving that follows the training"
 _NAMES = "a restore of dense parameters by other names"
@@ -53,11 +53,13 @@ class CpuTrainingConfig:
         False, "changes nothing: a step brings dense parameters, or with postpush a read during it"
     )
     enable_variable_postpush: bool = _does(False, "the same as `enable_embedding_postpush`")
-    enable_sync_training: bool = _refused(False, _RANKS)
-    enable_partial_sync_training: bool = _refused(False, _RANKS)
+    enable_sync_training: bool = _does(
+        False, "whether ranks train together: `distributed_sync_train`"
+    )
+    enable_partial_sync_training: bool = _refused(False, _BOTH)
     enable_gpu_training: bool = _refused(False, _GPU)
     processes_per_gpu: int = _does(1, "changes nothing, as in the reference system")
-    merge_sync_training_ckpt: bool = _refused(True, _RANKS)
+    merge_sync_training_ckpt: bool = _refused(True, "a checkpoint of each rank")
     mode: str = _does("train", "mode of the task, as `params.mode`")
     partial_recovery: bool | None = _does(
         None,
@@ -69,13 +71,17 @@ class CpuTrainingConfig:
     tide_end_minute: int | None = _refused(None, _TIDE)
     tide_save_secs: int | None = _refused(None, _TIDE)
     enable_realtime_training: bool = _refused(False, _SERVING)
-    enable_async_optimize: bool = _refused(False, _RANKS)
-    enable_pipelined_fwda2a: bool = _refused(False, _RANKS)
-    enable_pipelined_bwda2a: bool = _refused(False, _RANKS)
+    enable_async_optimize: bool = _does(False, "of ranks: as `enable_embedding_postpush`")
+    enable_pipelined_fwda2a: bool = _does(
+        False, "of ranks: whether rows are exchanged one more step ahead"
+    )
+    enable_pipelined_bwda2a: bool = _does(False, "of ranks: as `enable_embedding_postpush`")
     profile_some_steps_from: int | None = _refused(None, _PROFILER)
     profile_save_steps_interval: int = _refused(5000, _PROFILER)
     profile_with_nvprof_from_to: str | None = _refused(None, _GPU)
-    reorder_fids_in_data_pipeline: bool = _refused(False, _RANKS)
+    reorder_fids_in_data_pipeline: bool = _does(
+        False, "changes nothing: ranks send each id of a table once"
+    )
     chief_timeout_secs: int = _does(1800, "limit on the wait of the chief for the workers")
     save_checkpoints_secs: int | None = _does(None, "seconds between two checkpoints")
     save_checkpoints_steps: int | None = _does(None, "steps between two checkpoints, instead")

@@ -20,14 +20,14 @@ _CLOUD = "refused: start the runner on the machine that has the device"
 
 @dataclass(frozen=True)
 class RunnerFlags:
-    """Hold the flags of the accelerator runner, with the names and defaults of the reference system.
+    """Hold the flags of the accelerator runner: names and defaults of the reference system.
 
     Raises:
         NotImplementedError: A flag names a machine of a cloud.
         ValueError: A flag has none of the values that it may have.
 
     Example:
-        >>> RunnerFlags.parse(["--task=clicks.params.Clicks", "--cpu_test", "--mode", "train"]).cpu_test
+        >>> RunnerFlags.parse(["--task=clicks.params.Clicks", "--cpu_test"]).cpu_test
         True
     """
 
@@ -108,6 +108,11 @@ def _add(parser: argparse.ArgumentParser, name: str, hint: Any, meaning: str, de
     options: dict[str, Any] = {"type": convert, "default": default, "help": meaning}
     if hint is bool:
         options.update(nargs="?", const=True)
-        no = {"action": "store_false", "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        parser.add_argument(f"--no{name}", dest=name, **no)
+        parser.add_argument(
+            f"--no{name}",
+            dest=name,
+            action="store_false",
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
     parser.add_argument(f"--{name}", dest=name, **options)

@@ -23,9 +23,10 @@ from monolith.native_training.tasks.native_task import NativeTask
 from monolith.native_training.tasks.registry import get_params
 from monolith.native_training.util.params import Params
 from monolith.observe import MetricsSink, NullSink, TensorBoardSink
+from monolith.train.run_metrics import FitResult
 from monolith.train.run_state import seed_all
 from monolith.train.settings import WAIT, TrainSettings
-from monolith.train.trainer import FitResult, Trainer
+from monolith.train.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ class TPURunner:
         self._model_dir = flags.model_dir
         self.params.accelerator = "tpu"
         self.device = "cpu" if flags.cpu_test else device_of(flags.tpu or "tpu")
-        self.global_step, self.global_batch_size = 0, None
+        self.global_step = 0
+        self.global_batch_size: int | None = None
         self._save_every = self._decide_save_every()
         self._decide_end_date()
 
@@ -142,7 +144,7 @@ class TPURunner:
         task = params.instantiate()
         if not isinstance(task, NativeTask):
             raise TypeError(
-                f"[TPURunner] expected the parameters of a NativeTask, got those of a "
+                f"[TPURunner] expected the parameters of a NativeTask, got those of "
                 f"{type(task).__name__}; train other tasks by `monolith train --device cuda`"
             )
         made = accelerated(task, is_cpu_test=self.flags.cpu_test)

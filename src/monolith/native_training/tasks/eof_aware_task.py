@@ -1,4 +1,4 @@
-"""Define `EofAwareTask`: a task whose ranks all end after the step in which one has no more data."""
+"""Define `EofAwareTask`: all ranks end after the step in which one had its last batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -47,7 +47,7 @@ class EofAwareTask(NativeTask):
         (True, 'FFMTask')
     """
 
-    def __new__(cls, task: NativeTask, use_dataservice: bool = False) -> "EofAwareTask":
+    def __new__(cls, task: NativeTask, use_dataservice: bool = False) -> "EofAwareTask":  # noqa: PYI034
         kind = type(task)
         wrapped: type[EofAwareTask] = type(f"EofAware{kind.__name__}", (EofAwareTask, kind), {})
         return object.__new__(wrapped)

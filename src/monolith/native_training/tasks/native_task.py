@@ -325,6 +325,16 @@ class NativeTask(Task):
                 modules[name] = value
         return torch.nn.ModuleDict(modules)
 
+    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+        """Return the optimizer of the dense parameters.
+
+        A task that has neither slots nor parameters, but actions, has one that changes nothing.
+        """
+        optimizer, slots = super().optimizer(model), self._collect()
+        if optimizer is None and slots.has_actions and not slots.features:
+            return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
+        return optimizer
+
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -527,6 +537,7 @@ class NativeTask(Task):
                 features_of(tables.values()),
                 tuple(batch.labels),
                 list(spec.training_hooks),
+                spec.train_op is not None,
                 # The batch is trained all the same.
                 data if hasattr(data, "resume") else itertools.chain([first], opened),
             )
@@ -543,10 +554,11 @@ class _Collected:
         features: list[Feature],
         label: Sequence[str],
         hooks: list[Hook],
+        has_actions: bool,
         opened: Iterable[Columns | Batch],
     ) -> None:
         self.tables, self.layouts, self.features = tables, layouts, features
-        self.label, self.hooks = label, hooks
+        self.label, self.hooks, self.has_actions = label, hooks, has_actions
         self.opened: Iterable[Columns | Batch] | None = opened
 
 

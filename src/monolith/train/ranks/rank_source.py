@@ -56,7 +56,7 @@ class RankSource(Iterable[Batch]):
     def __init__(self, source: Iterable[Batch], rank: int, size: int) -> None:
         self._source, self._rank, self._size = source, rank, size
         self._division = size
-        self._shares = split_source(source, size)
+        self._shares = _divided(source, size)
         self._first_epoch = 0
 
     def __iter__(self) -> "RankBatches":
@@ -93,7 +93,7 @@ class RankSource(Iterable[Batch]):
 
     def _set_division(self, division: int) -> None:
         self._division = division
-        self._shares = split_source(self._source, division)
+        self._shares = _divided(self._source, division)
 
     @property
     def num_epochs(self) -> int | None:
@@ -151,6 +151,12 @@ class RankSource(Iterable[Batch]):
     def first_epoch(self) -> int:
         """Number of the first epoch that is dealt out in turn."""
         return self._first_epoch
+
+
+def _divided(source: Iterable[Batch], number: int) -> Any:
+    """Return the shares of a source; one with a method `divide` has shares of its own."""
+    divide = getattr(source, "divide", None)
+    return split_source(source, number) if divide is None else divide(number)
 
 
 class RankBatches(Iterator[Batch]):

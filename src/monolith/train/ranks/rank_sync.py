@@ -45,6 +45,8 @@ class RankSync:
         group: the ranks.
         dense: sums of the dense gradients.
         is_save_agreed: whether all ranks take part in a save after the running step.
+        has_equal_losses: whether the losses of all ranks count as they are, and not by their share
+            of the samples; see `average_dense`.
         source: source of the running fit; None outside of a fit.
 
     Raises:
@@ -67,7 +69,7 @@ class RankSync:
         changes = type(trainee.task).change_gradients
         is_changed = changes.__qualname__ != "Task.change_gradients"
         self._needs_norm = is_changed or trainee.settings.clip_norm is not None
-        self.is_save_agreed = False
+        self.is_save_agreed = self.has_equal_losses = False
         self.source: RankSource | None = None
         self._joint: tuple[int, Mapping[str, Any]] | None = None  # of a step
 
@@ -82,6 +84,19 @@ class RankSync:
         return self._keys.counts
 
     # Steps
+
+    def average_dense(self) -> None:
+        """Average dense gradients over ranks and sum those of rows, each of a rank's own loss.
+
+        This is the rule of the reference system, with which results depend on the number of ranks.
+        """
+        self.has_equal_losses, self.dense.factor = True, 1 / self.group.size
+
+    def share_of(self, messages: KeyMessages) -> float:
+        """Return the number by which the loss of this rank's batch is divided."""
+        if self.has_equal_losses:
+            return 1.0
+        return messages.num_samples / max(1, messages.facts[self.group.rank].num_samples)
 
     def look_up(self, batch: Batch | None) -> tuple[Inputs | None, KeyMessages]:
         """Look up the rows of a batch together with all ranks; a rank without data has none."""
