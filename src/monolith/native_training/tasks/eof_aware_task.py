@@ -93,9 +93,9 @@ class EofAwareTask(NativeTask):
 
         return unflagged
 
-    def _converted(self, columns: Any) -> Batch:
+    def _as_batch(self, columns: Any) -> Batch:
         inner, flag = _without_flag(columns)
-        batch = super()._converted(inner)
+        batch = super()._as_batch(inner)
         if flag is None:
             return batch
         flags = torch.full((len(batch),), bool(torch.as_tensor(flag).any()))

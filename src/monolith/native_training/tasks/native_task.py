@@ -279,6 +279,10 @@ class NativeTask(Task):
 
     def _converted(self, columns: Columns | Batch) -> Batch:
         """Return the batch of what the input function yields."""
+        return self._as_batch(columns)
+
+    def _as_batch(self, columns: Columns | Batch) -> Batch:
+        """Return the same, before slots are known."""
         return as_batch(columns, self.p.train.label_key)
 
     def _columns_of(self, batch: Batch) -> Any:
@@ -525,7 +529,7 @@ class NativeTask(Task):
                     "[NativeTask] expected at least one batch of create_input_fn('train'), got "
                     f"none (task {self.name!r})"
                 )
-            batch = self._converted(first)
+            batch = self._as_batch(first)
             factory = CollectingLayoutFactory(len(batch), device="cpu")
             self._use_factory(factory)
             self._functions.begin_call(is_first=True)
