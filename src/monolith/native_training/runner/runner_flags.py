@@ -48,7 +48,7 @@ class RunnerFlags:
     host_call_every_n_steps: int = _flag(500, "steps between two summaries; 0 writes none")
     enable_stopping_signals: bool = _flag(False, "changes nothing: every end of a run is saved")
     cpu_test: bool = _flag(False, "whether to train on the CPU, without a device")
-    partition_strategy: str = _flag("mod", "how rows are divided by shards: mod or div")
+    partition_strategy: str = _flag("mod", "mod or div; changes nothing: one process has all rows")
     overwrite_end_date: str = _flag("", "replaces train.end_date of a task that has it")
     tf_version: str = _flag("nightly", "ignored")
 
