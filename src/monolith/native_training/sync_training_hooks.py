@@ -1,5 +1,7 @@
 """Give the hooks of synchronous training, and `EofAwareTask`."""
 
+from monolith.native_training.hooks.eof_aware_task import EOF_KEY as EOF_KEY
+from monolith.native_training.hooks.eof_aware_task import EofAwareTask as EofAwareTask
 from monolith.native_training.hooks.rank_hooks import EofHook as EofHook
 from monolith.native_training.hooks.rank_hooks import ParameterSyncHook as ParameterSyncHook
 from monolith.native_training.hooks.rank_hooks import (
@@ -16,5 +18,3 @@ from monolith.native_training.hooks.rank_hooks import (
     SyncTrainingSaverControlHook as SyncTrainingSaverControlHook,
 )
 from monolith.native_training.hooks.rank_hooks import refresh_sync_config as refresh_sync_config
-from monolith.native_training.tasks.eof_aware_task import EOF_KEY as EOF_KEY
-from monolith.native_training.tasks.eof_aware_task import EofAwareTask as EofAwareTask

@@ -13,6 +13,7 @@ from monolith.environment import is_sync_training_wanted
 from monolith.errors import InvalidArgumentError
 from monolith.native_training import hvd_lib
 from monolith.native_training.hooks.current_run import CurrentRunHook
+from monolith.native_training.hooks.eof_aware_task import EofAwareTask
 from monolith.native_training.hooks.rank_hooks import REQ_TIME, SyncTrainingInfoHook
 from monolith.native_training.jobs.cpu_training import CpuTraining
 from monolith.native_training.jobs.distributed import settings_of
@@ -21,7 +22,6 @@ from monolith.native_training.jobs.training_config import (
     DistributedCpuTrainingConfig,
 )
 from monolith.native_training.tasks import task_context
-from monolith.native_training.tasks.eof_aware_task import EofAwareTask
 from monolith.native_training.tasks.native_task import NativeTask
 from monolith.observe import MetricsSink, NullSink, TensorBoardSink
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults

@@ -21,7 +21,7 @@ class EmbeddingSpec:
 
     Attributes:
         features: Names of the features.
-        partition_strategy: "mod" or "div", as the flag says; the rows of one process have no shards.
+        partition_strategy: "mod" or "div"; changes nothing, as one process has all rows.
         is_pipelined: Whether rows are looked up while the step before is trained.
         gradient_multiplier: Factor of the gradients of rows.
         optimizer: Optimizer of slices whose slot names none.

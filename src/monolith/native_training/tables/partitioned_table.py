@@ -71,8 +71,8 @@ class PartitionedHashTable:
     """Features -> layouts: ids are sorted by shard, looked up in one call to each, and pooled.
 
     Any two calls may run at once from any two threads. With `ranks`, each rank has a shard, and all
-    ranks call `lookup` and `apply_gradients` together, one thread for each. Close it if `num_ps` is 0: then it has a
-    shard of its own.
+    ranks call `lookup` and `apply_gradients` together, from one thread for each verb. Close a table
+    with `ranks`, or with `num_ps` 0: it has a shard of its own.
 
     Args:
         context: its `sharding_sparse_fids_op_params` (`gen_feature_configs`) say what the features,
@@ -294,6 +294,7 @@ class PartitionedHashTable:
             keys = fid_bundle.keys_of(ids, lengths.view(self._num_shards, -1))
             sizes = [len(part.values) for part in keys]
             counts = numbers.split_with_sizes(sizes) if self._group.is_counting else None
+            options: dict[str, Any]
             options = {"step": step, "learning_rates": learning_rates, "now": req_time}
             if self._ranked is not None:
                 return self._apply_gradients_gpu(keys, grads, counts, options)
@@ -397,7 +398,7 @@ class PartitionedHashTable:
         return [*self._queue_hooks, *queue_hooks_of(self.tables.values())]
 
     def close(self) -> None:
-        """Free the shard of `num_ps` 0; shards on servers stay. Closing twice is fine."""
+        """Free the shard of this object; shards on servers stay. Closing twice is fine."""
         if self._own_servers is not None:
             self._own_servers.close()
 

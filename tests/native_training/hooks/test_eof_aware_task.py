@@ -9,11 +9,11 @@ from monolith.native_training.model import FFMParams
 from monolith.native_training.sync_training_hooks import EOF_KEY, EofAwareTask
 from monolith.train import Mode, Trainer, TrainSettings
 from monolith.train.driver import Run
+from tests.native_training.hooks.eof_calls import adding, estimated
 from tests.native_training.rank_processes import rank_nursery
-from tests.native_training.tasks.eof_calls import adding, estimated
 from tests.native_training.tasks.native_tasks import columns, made
 
-CALLS = "tests.native_training.tasks.eof_calls"
+CALLS = "tests.native_training.hooks.eof_calls"
 
 
 @pytest.fixture(scope="module")
