@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from monolith.checkpoint import Checkpoint, find
-from monolith.cli.console import fail, say
+from monolith.cli.console import emit_json, fail, say
 from monolith.cli.options import run_options as run
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.ranks_options import LOCAL, SYNC, RanksOptions, of_rank_0
@@ -165,6 +165,9 @@ class _Training:
             except DataLossError as error:
                 fail(self.begin.words_of_damage(error))
         samples = trainer.columns.select(trainer.task.source(Mode.TRAIN))
+        if trainer.sync is not None and self.as_json:
+            emit_json({"event": "ready", "rank": trainer.sync.group.rank})
+            sys.stdout.flush()
         if not is_chief:
             result = trainer.fit(samples)
         else:
