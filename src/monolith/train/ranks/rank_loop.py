@@ -126,7 +126,7 @@ class RankLoop(TrainLoop):
 
     def _end_waits(self) -> None:
         if not self._is_settled:
-            self._sync.group.cancel()
+            self._sync.give_up()
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """End the run after its last step, or after the step in which a rank has wished so."""

@@ -128,6 +128,10 @@ class RankSync:
         self._state.joint = self._saved
         return self.source
 
+    def give_up(self) -> None:
+        """End all waits of this rank for others."""
+        self._ranks.give_up()
+
     def barrier(self) -> None:
         """Wait until all ranks have come here."""
         self.group.control.gather(None)
