@@ -118,7 +118,6 @@ def train(
         seed_all(how.seed)  # a task may make its dense model in its constructor
         if not is_chief:
             options = ObserveOptions(None, None, None, None, None, None)
-        chosen = {} if opened is None else {"ranks": opened, "transfer": transfer or "float32"}
         with (
             options.opened() as observers,
             remote.opened() as tables,
@@ -128,7 +127,8 @@ def train(
                 tables,
                 observers.profilers,
                 metrics=observers.sink,
-                **chosen,
+                ranks=opened,
+                transfer=transfer or "float32",
             ) as trainer,
         ):
             result, scores = training.fit(trainer, checkpoint, is_chief=is_chief)

@@ -233,8 +233,10 @@ def merged_figures(new_meter: Callable[[], Meter], states: Sequence[Any]) -> Met
 def _facts_of(trainee: Trainee) -> dict[str, list[str]]:
     """Return what must be equal in all ranks."""
     task, settings = trainee.task, trainee.settings
-    names = ("steps", "accumulate", "clip_norm", "precision", "prefetch", "push", "log_every")
-    names = (*names, "eval_every", "early_stop", "evict_every", "seed")
+    names = (
+        *("steps", "accumulate", "clip_norm", "precision", "prefetch", "push", "log_every"),
+        *("eval_every", "early_stop", "evict_every", "seed"),
+    )
     parameters = trained_parameters(trainee.model, trainee.optimizer.dense)
     return {
         "features": [str(feature) for feature in task.features],
