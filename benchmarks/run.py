@@ -63,6 +63,7 @@ STAGES = (
     "metrics",
     "job",
     "job_costs",
+    "ranks",
 )
 
 

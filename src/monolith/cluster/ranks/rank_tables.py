@@ -68,7 +68,7 @@ class RankTables:
         return self._host.group(list(names))
 
     def give_up(self) -> None:
-        """End the waits of this rank for others, of collectives and of calls: the job has failed."""
+        """End the waits of this rank for others: the job has failed."""
         self.group.cancel()
         if self._remote is not None:
             self._remote.close()

@@ -250,7 +250,8 @@ class RanksEngine(ExchangeEngine):
     def sum(self, items: Sequence[tuple[RanksLooked, Gradients]]) -> RanksSum:  # type: ignore[override]
         """Add up the gradients of this rank; they are sent when they are stepped."""
         self.check_open("[Features.backward]")
-        local = super().sum(items) if items else None
+        looked: Any = items
+        local = super().sum(looked) if items else None
         return RanksSum(self, local, self._names)
 
     def _send(self, summed: RanksSum) -> _Owned:
@@ -280,7 +281,7 @@ class RanksEngine(ExchangeEngine):
         numbers: list[float] = squares.tolist()
         return numbers
 
-    def step(self, summed: RanksSum, rates: Sequence[float], times: Sequence[int]) -> Applied:  # type: ignore[override]
+    def step(self, summed: RanksSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key; counts are those of this rank's rows."""
         self.check_open("[Features.step]")
         heads, sums = self._send(summed)
