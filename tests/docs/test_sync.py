@@ -36,9 +36,9 @@ def test_the_page_works_from_top_to_bottom(capsys, monkeypatch, tmp_path):
             if words[0] != "torchrun":
                 shell.run(capsys, monkeypatch, command, shown)
                 continue
-            torchrun = [sys.executable, "-m", "torch.distributed.run", "--master-port", "0"]
+            torchrun = [sys.executable, "-m", "torch.distributed.run"]
             done = subprocess.run(
-                [*torchrun, *words[1:]], capture_output=True, text=True, timeout=120, check=False
+                [*torchrun, *words[1:]], capture_output=True, text=True, timeout=60, check=False
             )
             assert done.returncode == 0, done.stderr
             shell._check(done.stderr, shown)
@@ -46,7 +46,7 @@ def test_the_page_works_from_top_to_bottom(capsys, monkeypatch, tmp_path):
 
 def test_options_in_the_text_exist():
     known = {name for command in ("launch", "train") for name in parameters(command)}
-    of_torchrun = {"--nproc-per-node", "--max-restarts"}
+    of_torchrun = {"--standalone", "--nproc-per-node", "--max-restarts"}
     assert {*re.findall(r"--[a-z][a-z-]+", PAGE)} <= known | of_torchrun
 
 

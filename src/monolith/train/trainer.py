@@ -199,7 +199,7 @@ class Trainer:
 
     @property
     def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """Schedule of learning rates; None without one. `restore` may make a new schedule."""
+        """Schedule of learning rates, or None. `restore` may make a new schedule."""
         return self.rates.scheduler
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
@@ -464,11 +464,8 @@ class Trainer:
             tables: Names of tables; None means all.
         """
         self.finish_updates()
-        if self.sync is not None:
-            self.sync.barrier()
-            if not self.sync.is_chief:
-                return
-        for name in self.features.tables if tables is None else tables:
+        names = self.features.tables if tables is None else tables
+        for name in names if self.sync is None else self.sync.of_chief(names):
             self.features.tables[name].evict()
 
     def save(self, directory: "str | os.PathLike[str]") -> str:
@@ -520,8 +517,6 @@ class Trainer:
         checkpoint = restore_trainer(self, path, fallback=fallback)
         if self.sync is None or self.sync.is_chief:
             self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
-        if self.sync is not None:
-            self.sync.after_restore()
         return checkpoint
 
     def _take_mark(self) -> RestoreMark | None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from monolith.cluster.exchange_engine import ExchangeSum
+from monolith.cluster.exchange.exchange_engine import ExchangeSum
 from monolith.cluster.host_verbs import TRANSFERS
 from monolith.cluster.hosts import narrowed
 from monolith.cluster.ranks.channel import Channel

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from monolith.cluster.exchange_engine import ExchangeEngine, ExchangeSum, Requests
+from monolith.cluster.exchange.exchange_engine import ExchangeEngine, ExchangeSum, Requests
 from monolith.cluster.group_storage import Push, without_tables
 from monolith.cluster.host_verbs import TRANSFERS
 from monolith.cluster.hosts import narrowed

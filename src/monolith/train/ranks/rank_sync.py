@@ -136,6 +136,11 @@ class RankSync:
         """Wait until all ranks have come here."""
         self.group.control.gather(None)
 
+    def of_chief(self, names: Iterable[str]) -> list[str]:
+        """Wait until all ranks have come here; return the names in rank 0, and none elsewhere."""
+        self.barrier()
+        return list(names) if self.is_chief else []
+
     def share_buffers(self) -> None:
         """Give all ranks the buffers of rank 0, such as the statistics of a batch norm."""
         self.dense.broadcast(self._trainee.model.buffers())
