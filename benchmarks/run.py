@@ -64,6 +64,7 @@ STAGES = (
     "metrics",
     "job",
     "job_costs",
+    "ranks",
 )
 
 

@@ -5,8 +5,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,11 +21,13 @@ from monolith.launch import (
     JobEnd,
     JobView,
     Policy,
+    RankCommands,
+    RankJob,
     RunFolder,
     Supervisor,
     folder_state,
 )
-from monolith.launch.job_commands import PROGRAM, THREADS_KEY, threads_per_worker
+from monolith.launch.job_commands import THREADS_KEY, threads_per_worker
 from monolith.util.layered_settings import SETTING_PREFIX, file_keys
 from monolith.util.stores import local_path
 
@@ -36,13 +39,22 @@ _RESUME = "--resume"
 
 @app.command(
     help="Example: monolith launch ranker.py --ps 2 --workers 2 --data clicks/\n\n"
-    "Run servers and workers of a job here, restart those that die, and end all.",
-    short_help="Run servers and workers on this machine.",
+    "Run servers and workers of a job here, restart those that die, and end all. With --ranks N, "
+    "run synchronous ranks in their place.",
+    short_help="Run servers and workers, or ranks, on this machine.",
 )
 def launch(
     task: options.TaskArgument,
-    ps: Annotated[int, typer.Option(min=1, metavar="P", help="Number of servers.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, metavar="W", help="Number of workers.")] = 1,
+    ps: Annotated[
+        int | None, typer.Option(min=1, metavar="P", help="Number of servers, 1 by default.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="W", help="Number of workers, 1 by default.")
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of synchronous ranks, in place of both."),
+    ] = None,
     data: options.Data = None,
     settings: options.Settings = None,
     file: options.SettingsFile = None,
@@ -62,6 +74,7 @@ def launch(
         float, typer.Option(min=0, metavar="S", help="Seconds until SIGKILL.")
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
+    rank_timeout: options.RankTimeout = 300.0,
     transfer: options.Transfer = None,
     tcp: Annotated[bool, typer.Option("--tcp", help="Listen at ports, not sockets.")] = False,
     as_json: options.AsJson = False,
@@ -70,7 +83,11 @@ def launch(
     _check_task(task)
     if device is not None:
         options.check_device(device)
-    worker_options = {
+    if ranks is not None and (ps is not None or workers is not None or tcp):
+        fail("expected --ranks without --ps, --workers and --tcp, got both", status=2)
+    num_roles = ranks or (ps or 1) + (workers or 1)
+    threads = None if _has_threads(settings or [], file) else threads_per_worker(num_roles)
+    saving = {
         "--device": device,
         "--checkpoints": checkpoints,
         "--save-every": save_every,
@@ -78,41 +95,50 @@ def launch(
         "--full-every": full_every,
         "--save-rate": save_rate,
         _RESUME: resume,
-        "--server-timeout": server_timeout,
         "--transfer": transfer,
     }
-    threads = None if _has_threads(settings or [], file) else threads_per_worker(ps + workers)
-    commands = JobCommands(
-        task,
-        ps,
-        workers,
-        data or (),
-        settings or (),
-        file,
-        worker_options,
-        with_tcp=tcp,
-        num_threads=threads,
-        program=PROGRAM,
-    )
+    common = (data or (), settings or (), file)
+    commands: JobCommands | RankCommands
+    if ranks is not None:
+        saving["--rank-timeout"] = rank_timeout
+        commands = RankCommands(task, ranks, *common, saving, num_threads=threads)
+        size = f"{ranks} rank{'s' * (ranks > 1)}"
+    else:
+        num_servers, num_workers = ps or 1, workers or 1
+        saving["--server-timeout"] = server_timeout
+        commands = JobCommands(
+            task, num_servers, num_workers, *common, saving, with_tcp=tcp, num_threads=threads
+        )
+        size = f"{num_servers} server{'s' * (num_servers > 1)} and {num_workers} "
+        size += f"worker{'s' * (num_workers > 1)}"
     folder = _open_folder(run, checkpoints)
     end = None
     try:
-        roles = commands.roles(folder)
         words = "" if threads is None else f" with {THREADS_KEY}={threads}"
-        size = f"{ps} server{'s' * (ps > 1)} and {workers} worker{'s' * (workers > 1)}"
         say(f"{size}{words}; logs: {folder.logs}")
         policy = Policy(restarts, grace_seconds=grace_seconds)
         saves = None if checkpoints is None else local_path(checkpoints)
         with JobView(Console(stderr=True), is_json=as_json) as view:
-            supervisor = Supervisor(
-                roles, folder.logs, view, policy, save_state=lambda: folder_state(saves)
-            )
-            end = supervisor.run()
+            end = _run(commands, folder, view, policy, lambda: folder_state(saves))
             view.end(end)
     finally:
         folder.close(is_success=end is not None and end.status == 0)
     has_saved = checkpoints is not None and _has_checkpoint(saves)
     _end(end, folder, checkpoints if has_saved else None)
+
+
+def _run(
+    commands: JobCommands | RankCommands,
+    folder: RunFolder,
+    view: JobView,
+    policy: Policy,
+    save_state: Callable[[], Any],
+) -> JobEnd:
+    """Run the roles of a job until their end."""
+    if isinstance(commands, RankCommands):
+        return RankJob(commands, folder, view, policy, save_state=save_state).run()
+    roles = commands.roles(folder)
+    return Supervisor(roles, folder.logs, view, policy, save_state=save_state).run()
 
 
 def _check_task(task: str) -> None:

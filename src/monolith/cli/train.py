@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from monolith.checkpoint import Checkpoint, find
-from monolith.cli.console import fail, say
+from monolith.cli.console import emit_json, fail, say
 from monolith.cli.options import run_options as run
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.ranks_options import LOCAL, SYNC, RanksOptions, of_rank_0
@@ -120,7 +120,6 @@ def train(
         seed_all(how.seed)  # a task may make its dense model in its constructor
         if not is_chief:
             options = ObserveOptions(None, None, None, None, None, None)
-        chosen = {} if opened is None else {"ranks": opened, "transfer": transfer or "float32"}
         with (
             options.opened() as observers,
             remote.opened() as tables,
@@ -130,7 +129,8 @@ def train(
                 tables,
                 observers.profilers,
                 metrics=observers.sink,
-                **chosen,
+                ranks=opened,
+                transfer=transfer or "float32",
             ) as trainer,
         ):
             result, scores = training.fit(trainer, checkpoint, is_chief=is_chief)
@@ -167,6 +167,9 @@ class _Training:
             except DataLossError as error:
                 fail(self.begin.words_of_damage(error))
         samples = trainer.columns.select(trainer.task.source(Mode.TRAIN))
+        if trainer.sync is not None and self.as_json:
+            emit_json({"event": "ready", "rank": trainer.sync.group.rank})
+            sys.stdout.flush()
         if not is_chief:
             result = trainer.fit(samples)
         else:

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from monolith.cluster.exchange_engine import ExchangeEngine, ExchangeSum, Requests
+from monolith.cluster.exchange.exchange_engine import ExchangeEngine, ExchangeSum, Requests
+from monolith.cluster.exchange.key_folds import check_floats
 from monolith.cluster.group_storage import without_tables
 from monolith.cluster.host_verbs import TRANSFERS
 from monolith.cluster.hosts import narrowed
-from monolith.cluster.key_folds import check_floats
 from monolith.cluster.servers import Servers
 from monolith.cluster.sharded_reads import sum_reports
 from monolith.cluster.timed_transport import timed

@@ -30,6 +30,7 @@ class Role:
         kind: "ps" or "worker".
         index: Number of the role among those of its kind.
         command: Command line.
+        title: Name of the role; empty takes that of its kind and number.
 
     Example:
         >>> Role("worker", 1, ("true",)).name
@@ -39,11 +40,12 @@ class Role:
     kind: str
     index: int
     command: tuple[str, ...]
+    title: str = ""
 
     @property
     def name(self) -> str:
         """Name of the role, for logs and views."""
-        return f"{self.kind}-{self.index}"
+        return self.title or f"{self.kind}-{self.index}"
 
 
 class Pipe:

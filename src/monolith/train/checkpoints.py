@@ -97,6 +97,8 @@ def restore_trainer(
     saved_rates = rename_tables(trainer.state.saved_rates, names)
     trainer.rates.take_over(saved_rates, trainer.state.step)
     _send_restored(trainer, checkpoint)
+    if trainer.sync is not None:
+        trainer.sync.after_restore()
     return checkpoint
 
 

@@ -27,7 +27,7 @@ from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import restore_trainer, save_trainer
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import FiguresHook, Meter, label_of
+from monolith.train.figures import Meter, label_of
 from monolith.train.hooks import (
     EvalHook,
     EvictHook,
@@ -41,7 +41,7 @@ from monolith.train.hosting import engine_maker, host_parameters, table_maker, t
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of, share_read
-from monolith.train.ranks.rank_loop import RankFiguresHook, RankLoop, RankStateHook
+from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks
 from monolith.train.ranks.rank_sync import RankSync, rank_source, reader_of, settings_of_rank
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
@@ -202,7 +202,7 @@ class Trainer:
 
     @property
     def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """Schedule of learning rates; None without one. `restore` may make a new schedule."""
+        """Schedule of learning rates, or None. `restore` may make a new schedule."""
         return self.rates.scheduler
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
@@ -280,7 +280,8 @@ class Trainer:
         state.watch(meter)
         recorders = self._recorders(loop)
         hooks += recorders
-        figures = self._figures_hook(loop, meter, hooks)
+        reported = self.trainee, meter, loop.reader, hooks, lambda: share_read(loop.batches)
+        figures = figures_hook(self.sync, *reported)
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
@@ -301,7 +302,7 @@ class Trainer:
             stack.enter_context(torch_threads(settings.threads))
             stack.callback(loop.close)
             interrupt = stack.enter_context(Interrupt(loop.stop))
-            state_hooks = self._join_ranks(loop, saves, interrupt)
+            state_hooks = join_ranks(loop, saves.is_due, interrupt)
             drive(
                 loop,
                 [
@@ -330,21 +331,6 @@ class Trainer:
         for recorder in recorders:
             recorder.finish(result)
         return result
-
-    def _figures_hook(self, loop: TrainLoop, meter: Meter, hooks: Sequence[Hook]) -> FiguresHook:
-        """Return the hook that reports the figures of this process, or those of all ranks."""
-        arguments = self.trainee, meter, loop.reader, hooks, lambda: share_read(loop.batches)
-        if self.sync is not None:
-            return RankFiguresHook(self.sync, *arguments)
-        return FiguresHook(*arguments)
-
-    def _join_ranks(self, loop: TrainLoop, saves: FitSaves, interrupt: Interrupt) -> list[Hook]:
-        """Let all ranks decide together; return the hooks for it that come before saves."""
-        if self.sync is None or not isinstance(loop, RankLoop):
-            return []
-        loop.interrupt = interrupt
-        loop.wants_save = lambda step: any(hook.is_due(step) for hook in saves.hooks)
-        return [RankStateHook(self.sync)]
 
     @property
     def may_save(self) -> bool:
@@ -476,11 +462,8 @@ class Trainer:
             tables: Names of tables; None means all.
         """
         self.finish_updates()
-        if self.sync is not None:
-            self.sync.barrier()
-            if not self.sync.is_chief:
-                return
-        for name in self.features.tables if tables is None else tables:
+        names = self.features.tables if tables is None else tables
+        for name in names if self.sync is None else self.sync.of_chief(names):
             self.features.tables[name].evict()
 
     def save(self, directory: "str | os.PathLike[str]") -> str:
@@ -532,8 +515,6 @@ class Trainer:
         checkpoint = restore_trainer(self, path, fallback=fallback)
         if self.sync is None or self.sync.is_chief:
             self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
-        if self.sync is not None:
-            self.sync.after_restore()
         return checkpoint
 
     def _take_mark(self) -> RestoreMark | None:

@@ -99,7 +99,7 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_rank(tmp_path):
             errors[group.rank] = error
             raise
 
-    with pytest.raises(Exception, match="rank 1|finite"):
+    with pytest.raises(Exception, match=r"rank 1|finite"):
         run_ranks(2, body)
     assert isinstance(errors[1], NonFiniteLossError)
     assert isinstance(errors[0], UnavailableError)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from monolith.cluster.ranks.channel import Channel
+from monolith.cluster.ranks.rank_folds import cut_by
 from monolith.errors import InvalidArgumentError
 
 _BUCKET_BYTES = 4 << 20
@@ -31,7 +32,7 @@ class _Bucket:
 
     def fill(self) -> None:
         """Copy the gradients of this rank; a parameter without one counts as zeros."""
-        for i, part in enumerate(self._grads.split(self._sizes) if self._num else ()):
+        for i, part in enumerate(cut_by(self._sizes, self._grads)):
             grad = self.parameters[i].grad
             self._marks[i] = float(grad is not None)
             part.zero_() if grad is None else part.copy_(grad.reshape(-1))
@@ -41,7 +42,7 @@ class _Bucket:
         if factor != 1:
             self._grads.mul_(factor)
         marks = self._marks.tolist()
-        for i, part in enumerate(self._grads.split(self._sizes) if self._num else ()):
+        for i, part in enumerate(cut_by(self._sizes, self._grads)):
             parameter = self.parameters[i]
             if not marks[i]:
                 parameter.grad = None

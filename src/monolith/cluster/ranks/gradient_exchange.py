@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from monolith.cluster.exchange_engine import ExchangeSum
+from monolith.cluster.exchange.exchange_engine import ExchangeSum
 from monolith.cluster.host_verbs import TRANSFERS
 from monolith.cluster.hosts import narrowed
 from monolith.cluster.ranks.channel import Channel
@@ -123,8 +123,8 @@ class GradientExchange:
         if summed is None:
             nothing = torch.empty(0, dtype=torch.int64, device="cpu")
             splits = torch.zeros(len(self._dims) + 1, dtype=torch.int64, device="cpu")
-            floats, counts = torch.empty(0, device="cpu"), nothing.int()
-            part = RankPart((nothing, splits), floats, counts if self._with_counts else None)
+            floats = torch.empty(0, device="cpu")
+            part = RankPart((nothing, splits), floats, nothing.int() if self._with_counts else None)
             return [part] * self._channel.size
         core = summed.requests.core
         key_sizes = torch.tensor(core.key_starts, device="cpu").diff().tolist()

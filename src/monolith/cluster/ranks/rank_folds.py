@@ -70,6 +70,7 @@ class RankFolds:
         addresses, sizes, splits, places = self._addresses(parts)
         num_keys = sum(sizes)
         threads = default_threads(num_keys)
+        column: tuple[list[int], list[int], list[int], list[bool], int]
         column = (addresses, sizes, [row.data_ptr() for row in splits], [], 1)
         core = self._core.group(column, threads)
         keys = empty(core.key_starts[-1], dtype=torch.int64)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from monolith.cluster.job.job_values import first_difference
 from monolith.cluster.ranks.channel import Channel
@@ -73,7 +74,7 @@ class RankGroup:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         size: int,
         options: RankOptions | None = None,
@@ -128,7 +129,7 @@ class RankGroup:
         if self.size > 1:
             # Its own limit is longer: the waits of the channel end first, and name the rank.
             limit = datetime.timedelta(seconds=2 * max(wait_seconds, self._options.start_seconds))
-            store = dist.PrefixStore(f"channel/{name}", self._store)
+            store = PrefixStore(f"channel/{name}", self._store)
             try:
                 backend = dist.ProcessGroupGloo(store, self.rank, self.size, limit)
             except RuntimeError as error:
@@ -221,7 +222,7 @@ def group_of_torchrun(options: RankOptions | None = None) -> RankGroup:
     rank, size = int(known["RANK"]), int(known["WORLD_SIZE"])
     has_agent = known.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             known["MASTER_ADDR"],
             int(known["MASTER_PORT"]),
             is_master=rank == 0 and not has_agent,
@@ -235,7 +236,7 @@ def group_of_torchrun(options: RankOptions | None = None) -> RankGroup:
         ) from error
     start = known.get("TORCHELASTIC_RESTART_COUNT", "0")
     return RankGroup(
-        dist.PrefixStore(f"monolith/{start}", store),
+        PrefixStore(f"monolith/{start}", store),
         rank,
         size,
         options,
@@ -258,14 +259,14 @@ def group_of_file(path: str, rank: int, size: int, options: RankOptions | None =
     options = options or RankOptions()
     limit = datetime.timedelta(seconds=options.start_seconds)
     if rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
         part = f"{path}.part"
         with open(part, "w", encoding="utf-8") as file:
             file.write(str(store.port))
         os.replace(part, path)
     else:
         port = _port_of(path, rank, options.start_seconds)
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
     return RankGroup(store, rank, size, options, is_host=rank == 0)
 
 

@@ -67,6 +67,12 @@ class RankTables:
         assert self._host is not None
         return self._host.group(list(names))
 
+    def give_up(self) -> None:
+        """End the waits of this rank for others: the job has failed."""
+        self.group.cancel()
+        if self._remote is not None:
+            self._remote.close()
+
     def close(self) -> None:
         """Free the shards of this rank. The other ranks call no more. Closing twice is fine."""
         if self._local is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 BEAT_SECONDS = 0.5
 """Seconds between two signs of life of a rank."""
@@ -36,7 +36,7 @@ class RankWatch:
         reason: why the ranks end before their end; None while no rank has failed.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, *, is_host: bool) -> None:
+    def __init__(self, store: Store, rank: int, size: int, *, is_host: bool) -> None:
         self._store, self._rank, self._size, self._is_host = store, rank, size, is_host
         self.begun: dict[str, int] = {}
         self.reason: str | None = None

@@ -3,11 +3,11 @@
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from monolith.cluster.exchange_engine import ExchangeEngine, ExchangeSum, Requests
+from monolith.cluster.exchange.exchange_engine import ExchangeEngine, ExchangeSum, Requests
 from monolith.cluster.group_storage import Push, without_tables
 from monolith.cluster.host_verbs import TRANSFERS
 from monolith.cluster.hosts import narrowed
@@ -190,7 +190,7 @@ class RanksEngine(ExchangeEngine):
         weights: Mapping[str, torch.Tensor] | None,
         dense: torch.Tensor | None,
         missing: str,
-    ) -> tuple[torch.Tensor, RanksLooked]:  # type: ignore[override]
+    ) -> tuple[torch.Tensor, Any]:
         """Read the rows of all features, together with all other ranks."""
         with self._lock:
             matrix, looked = super().lookup(ids, weights, dense, missing)
@@ -250,7 +250,8 @@ class RanksEngine(ExchangeEngine):
     def sum(self, items: Sequence[tuple[RanksLooked, Gradients]]) -> RanksSum:  # type: ignore[override]
         """Add up the gradients of this rank; they are sent when they are stepped."""
         self.check_open("[Features.backward]")
-        local = super().sum(items) if items else None  # type: ignore[arg-type]
+        looked: Any = items
+        local = super().sum(looked) if items else None
         return RanksSum(self, local, self._names)
 
     def _send(self, summed: RanksSum) -> _Owned:
@@ -280,7 +281,7 @@ class RanksEngine(ExchangeEngine):
         numbers: list[float] = squares.tolist()
         return numbers
 
-    def step(self, summed: RanksSum, rates: Sequence[float], times: Sequence[int]) -> Applied:  # type: ignore[override]
+    def step(self, summed: RanksSum, rates: Sequence[float], times: Sequence[int]) -> Applied:
         """Make one optimizer step for each distinct key; counts are those of this rank's rows."""
         self.check_open("[Features.step]")
         heads, sums = self._send(summed)
@@ -296,7 +297,7 @@ class RanksEngine(ExchangeEngine):
         if bool(is_stepped.any()):
             push = Push(keys, grads, counts, is_stepped, time_of, self._rates_in_order(rates))
             numbers = [table._update_calls() for table in self._owned.tables.values()]
-            total.append(tuple(self._owned._push(push)))  # type: ignore[arg-type]
+            total.append(self._owned._push(push))
             for number in is_stepped.nonzero().flatten().tolist():
                 self._sharded[number].note_push(numbers[number])
         for number in others:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from monolith.cluster.exchange.key_folds import GroupFolds
 from monolith.cluster.hosts import narrowed, short_name
-from monolith.cluster.key_folds import GroupFolds
 from monolith.cluster.servers import Servers
 from monolith.cluster.shard_split import is_finite
 from monolith.cluster.sharded_table import ShardedTable

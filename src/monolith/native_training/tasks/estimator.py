@@ -25,10 +25,11 @@ from monolith.native_training.tasks.step_limit import StepLimitHook
 from monolith.native_training.util.params import Params
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
+from monolith.train.run_metrics import FitResult
 from monolith.train.run_state import seed_all
 from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Mode
-from monolith.train.trainer import FitResult, Trainer
+from monolith.train.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 

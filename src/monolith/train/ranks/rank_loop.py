@@ -24,13 +24,14 @@ class RankLoop(TrainLoop):
         arguments: those of `TrainLoop`.
 
     Attributes:
+        sync: the same.
         interrupt: signals of this process; None before the run.
         wants_save: whether rank 0 saves after the running step.
         agreed_signal: signal that ends the run of all ranks; None without one.
     """
 
     def __init__(self, sync: RankSync, *arguments: Any) -> None:
-        self._sync = sync
+        self.sync = sync
         self.interrupt: Interrupt | None = None
         self.wants_save: Callable[[int], bool] = lambda step: False
         self.agreed_signal: signal.Signals | None = None
@@ -51,7 +52,7 @@ class RankLoop(TrainLoop):
                 sample = self._next_sample()
             with self.stages.lookup:
                 batch = None if sample is None else self._trainee.columns.bind(sample.batch)
-                inputs, messages = self._sync.look_up(batch)
+                inputs, messages = self.sync.look_up(batch)
             if messages.has_ended:
                 break
             lookups.append(messages)
@@ -75,7 +76,7 @@ class RankLoop(TrainLoop):
     def _train(self, parts: list[Part]) -> list[BatchOutput]:
         """Compute losses and gradients, and add up those of dense parameters over all ranks."""
         assert self._lookups is not None
-        lookups, rank = self._lookups.lookups, self._sync.group.rank
+        lookups, rank = self._lookups.lookups, self.sync.group.rank
         self.updates.wait()
         own = [messages for messages in lookups if not messages.facts[rank].has_ended]
         outputs = []
@@ -87,7 +88,7 @@ class RankLoop(TrainLoop):
         if not parts:
             self._begin_sums()
         with self.stages.backward:
-            self._agree(self._sync.dense.finish())
+            self._agree(self.sync.dense.finish())
         return outputs
 
     def _begin_sums(self) -> None:
@@ -97,15 +98,15 @@ class RankLoop(TrainLoop):
         wishes[INTERRUPT] = float(received == signal.SIGINT)
         wishes[TERMINATE] = float(received == signal.SIGTERM)
         wishes[SAVE] = float(self.wants_save(self._state.step + 1))
-        self._sync.dense.wishes = wishes
-        self._sync.dense.begin()
+        self.sync.dense.wishes = wishes
+        self.sync.dense.begin()
 
     def _agree(self, wishes: list[float]) -> None:
         """Take over what ranks wish."""
         if wishes[TERMINATE] or wishes[INTERRUPT]:
             self.agreed_signal = signal.SIGTERM if wishes[TERMINATE] else signal.SIGINT
         self._is_stop_agreed = any(wishes[wish] for wish in (STOP, INTERRUPT, TERMINATE))
-        self._sync.is_save_agreed = bool(wishes[SAVE])
+        self.sync.is_save_agreed = bool(wishes[SAVE])
 
     def _num_samples(self, parts: list[Part]) -> int:
         assert self._lookups is not None
@@ -113,7 +114,7 @@ class RankLoop(TrainLoop):
 
     def _prepare_update(self, parts: list[Part]) -> None:
         assert self._lookups is not None
-        self._sync.begin_update(self._lookups.lookups)
+        self.sync.begin_update(self._lookups.lookups)
 
     def stop(self) -> None:
         """Wish for the end of the run. Safe in a signal handler; a second call is fine."""
@@ -126,7 +127,7 @@ class RankLoop(TrainLoop):
 
     def _end_waits(self) -> None:
         if not self._is_settled:
-            self._sync.group.cancel()
+            self.sync.give_up()
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """End the run after its last step, or after the step in which a rank has wished so."""
@@ -197,3 +198,29 @@ class RankFiguresHook(FiguresHook):
         else:
             self.last = Figures(step, merged.num_samples, merged.loss, merged.values())
         self.meter.reset()
+
+
+def figures_hook(sync: RankSync | None, *arguments: Any) -> FiguresHook:
+    """Return the hook that reports the figures of this process, or those of all ranks.
+
+    Args:
+        sync: part of this rank in the job; None without ranks.
+        arguments: those of `FiguresHook`.
+    """
+    return FiguresHook(*arguments) if sync is None else RankFiguresHook(sync, *arguments)
+
+
+def join_ranks(
+    loop: TrainLoop, is_save_due: Callable[[int], bool], interrupt: Interrupt
+) -> list[Hook]:
+    """Let all ranks decide together; return the hooks for it that come before saves.
+
+    Args:
+        loop: loop of the run; one of a rank has hooks.
+        is_save_due: whether this process saves after a step.
+        interrupt: signals of this process.
+    """
+    if not isinstance(loop, RankLoop):
+        return []
+    loop.interrupt, loop.wants_save = interrupt, is_save_due
+    return [RankStateHook(loop.sync)]

@@ -143,9 +143,18 @@ class RankSync:
         self._state.joint = self._saved
         return self.source
 
+    def give_up(self) -> None:
+        """End all waits of this rank for others."""
+        self._ranks.give_up()
+
     def barrier(self) -> None:
         """Wait until all ranks have come here."""
         self.group.control.gather(None)
+
+    def of_chief(self, names: Iterable[str]) -> list[str]:
+        """Wait until all ranks have come here; return the names in rank 0, and none elsewhere."""
+        self.barrier()
+        return list(names) if self.is_chief else []
 
     def share_buffers(self) -> None:
         """Give all ranks the buffers of rank 0, such as the statistics of a batch norm."""
@@ -244,8 +253,10 @@ def merged_figures(new_meter: Callable[[], Meter], states: Sequence[Any]) -> Met
 def _facts_of(trainee: Trainee) -> dict[str, list[str]]:
     """Return what must be equal in all ranks."""
     task, settings = trainee.task, trainee.settings
-    names = ("steps", "accumulate", "clip_norm", "precision", "prefetch", "push", "log_every")
-    names = (*names, "eval_every", "early_stop", "evict_every", "seed")
+    names = (
+        *("steps", "accumulate", "clip_norm", "precision", "prefetch", "push", "log_every"),
+        *("eval_every", "early_stop", "evict_every", "seed"),
+    )
     parameters = trained_parameters(trainee.model, trainee.optimizer.dense)
     return {
         "features": [str(feature) for feature in task.features],

@@ -13,9 +13,10 @@ from monolith.cluster.servers_engine import ServersEngine
 from monolith.errors import AbortedError
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
+from monolith.train.run_metrics import FitResult
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
-from monolith.train.trainer import FitResult, Trainer
+from monolith.train.trainer import Trainer
 
 FIRST_STEP = "first_step"
 """Text of a job: the number of steps with which it began."""

@@ -440,6 +440,10 @@ class FitSaves:
         if mark is not None and not any(hook.follow(mark) for hook in self.hooks):
             mark.drop()
 
+    def is_due(self, step: int) -> bool:
+        """Whether a hook saves after a step, if it comes now."""
+        return any(hook.is_due(step) for hook in self.hooks)
+
     def has_whole(self, step: int) -> bool:
         """Whether a hook has saved a step with its tables, or is writing such a checkpoint."""
         return any(hook.has_save_of(step) for hook in self.hooks if not hook.is_dense_only)
