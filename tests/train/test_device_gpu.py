@@ -45,7 +45,7 @@ def numbers_of(value):
         yield value
 
 
-def assert_close(found, expected, tolerance=1e-4):
+def assert_close(found, expected, tolerance=1e-3):
     pairs = zip(numbers_of(found), numbers_of(expected), strict=True)
     far = [(a, b) for a, b in pairs if not math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)]
     assert far == []
@@ -123,7 +123,9 @@ def test_a_resumed_run_with_dropout_computes_the_same_bits(tmp_path):
 
 
 def test_saves_while_training_goes_on_are_of_their_step(tmp_path):
-    settings = TrainSettings(**CUDA, push=1, save_every=2, checkpoint_dir=str(tmp_path), keep=0)
+    settings = TrainSettings(
+        **CUDA, push=1, save_every=2, checkpoint_dir=str(tmp_path), keep=0, busy_save="wait"
+    )
     with Trainer(Wide(fresh(6)), settings, clock=lambda: 1) as trainer:
         trainer.fit()
     for step in (2, 4, 6):
