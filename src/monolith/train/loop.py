@@ -416,7 +416,7 @@ class TrainLoop(Hook):
 
     def _update(self, parts: list[Part]) -> None:
         trainee, optimizer = self._trainee, self._trainee.optimizer
-        begin: Callable[[], Callable[[], None]] = optimizer.begin_step
+        begin: Callable[..., Callable[[], None]] = optimizer.begin_step
         if self._queues_late:
             self.updates.wait()
             begin = functools.partial(begin, functools.partial(_queue_gradients, parts))
