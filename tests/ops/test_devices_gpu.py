@@ -29,6 +29,7 @@ def test_values_come_back(transfer):
 
 
 def test_a_fetch_waits_for_the_work_before_it_and_the_host_does_not(transfer):
+    transfer.fetch([torch.full((SIZE,), 1.0, device="cuda")]).wait()  # new memory may synchronise
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)
     late = torch.full((SIZE,), 7.0, device="cuda")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from monolith.data import Batch
+from monolith.errors import AbortedError
 from monolith.nn import Feature
 from monolith.ops import Ragged
 from monolith.ops.devices import DeviceTransfer
@@ -112,6 +113,30 @@ class Seen(Task):
         self.seen.append((inputs, batch))
         logit = model(inputs.matrix).squeeze(1)
         return (logit - batch.label).square().mean(), logit
+
+
+class Unlucky(Mixed):
+    """A task whose loss raises errors, one by one."""
+
+    def __init__(self, batches, errors):
+        super().__init__(batches)
+        self._errors = errors
+
+    def loss(self, model, inputs, batch):
+        outputs = super().loss(model, inputs, batch)
+        if self._errors:
+            raise self._errors.pop()
+        return outputs
+
+
+def assert_recovers(**options):
+    """Compare a run that recovers from an error of its first loss with one without an error."""
+    settings, error = TrainSettings(**options), AbortedError("[peer] expected a connection")
+    with Trainer(Unlucky(fresh(5), []), settings, clock=lambda: 1) as good:
+        good.fit()
+        with Trainer(Unlucky(fresh(5), [error]), settings, clock=lambda: 1) as runner:
+            assert runner.fit().num_recoveries == 1
+            assert state_of(runner) == state_of(good)
 
 
 def timed_batch():

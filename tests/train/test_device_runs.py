@@ -4,7 +4,7 @@ import threading
 import pytest
 import torch
 
-from monolith.errors import AbortedError, FailedPreconditionError, NonFiniteLossError
+from monolith.errors import FailedPreconditionError, NonFiniteLossError
 from monolith.observe import MemorySink
 from monolith.train import Hook, Trainer, TrainSettings
 from monolith.train.inputs import DeviceInputs
@@ -12,6 +12,7 @@ from monolith.train.loop import _may_queue_late
 from tests.train.device_runs import (
     Mixed,
     Seen,
+    assert_recovers,
     copies,  # noqa: F401
     every_setting,
     fresh,
@@ -30,6 +31,13 @@ def test_a_run_over_copies_computes_the_bits_of_a_run_without(request, options, 
     expected = outcome(options, make, batches)
     request.getfixturevalue("copies")
     assert outcome(options, make, batches) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch": 1, "push": 1}])
+def test_a_run_on_servers_over_copies_computes_the_same_bits(request, options):
+    expected = outcome(options)
+    request.getfixturevalue("copies")
+    assert outcome(options, servers=2) == expected
 
 
 @with_copies
@@ -144,20 +152,7 @@ def test_gradients_are_queued_on_the_thread_of_updates_unless_their_norm_is_need
 @with_copies
 @pytest.mark.parametrize("push", [0, 1])
 def test_a_recovery_trains_the_batch_once_more(push):
-    class Unlucky(Mixed):
-        def loss(self, model, inputs, batch):
-            loss = super().loss(model, inputs, batch)
-            if model.training and errors:
-                raise errors.pop()
-            return loss
-
-    settings, errors = TrainSettings(push=push), []
-    with Trainer(Unlucky(fresh(5)), settings, clock=lambda: 1) as good:
-        good.fit()
-        errors.append(AbortedError("[peer] expected a connection, got none"))
-        with Trainer(Unlucky(fresh(5)), settings, clock=lambda: 1) as trainer:
-            assert trainer.fit().num_recoveries == 1
-            assert state_of(trainer) == state_of(good)
+    assert_recovers(push=push)
 
 
 @with_copies

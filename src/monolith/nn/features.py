@@ -124,7 +124,7 @@ class Embedded(Mapping[str, torch.Tensor]):
                 f"[Embedded.mask] expected a feature with combiner 'first', got {name!r} with "
                 f"{feature.combiner!r}"
             )
-        lengths = self.ids[name].lengths.to(self.joined.device)
+        lengths = self.ids[name].lengths.to(self.joined.device, non_blocking=True)
         return size_mask(lengths, feature.max_length)
 
 

@@ -35,7 +35,7 @@ def find_device(where: str, device: torch.device | str) -> torch.device:
     if index >= num_devices:
         raise ValueError(
             f"{where} expected one of {num_devices} CUDA devices of this machine, got "
-            f"{str(parsed)!r}; name another device, or none to leave tensors where they are"
+            f"{str(parsed)!r}; name another device, such as 'cpu'"
         )
     return torch.device("cuda", index)
 

@@ -83,7 +83,7 @@ class RankLoop(TrainLoop):
         for number, (part, messages) in enumerate(zip(parts, own, strict=True), 1):
             if number == len(parts):
                 self._begin_sums()
-            share = self._sync.share_of(messages)
+            share = self.sync.share_of(messages)
             outputs.append(self._train_part(part, share * len(lookups)))
         if not parts:
             self._begin_sums()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from monolith.data import Batch, split_source
 from monolith.data.shares.counted_batches import CountedBatches
+from monolith.data.shares.division import Shares
 from monolith.data.shares.share_names import WholeShare
 from monolith.errors import FailedPreconditionError
 
@@ -153,10 +154,11 @@ class RankSource(Iterable[Batch]):
         return self._first_epoch
 
 
-def _divided(source: Iterable[Batch], number: int) -> Any:
+def _divided(source: Iterable[Batch], number: int) -> Shares:
     """Return the shares of a source; one with a method `divide` has shares of its own."""
     divide = getattr(source, "divide", None)
-    return split_source(source, number) if divide is None else divide(number)
+    shares: Shares = split_source(source, number) if divide is None else divide(number)
+    return shares
 
 
 class RankBatches(Iterator[Batch]):
