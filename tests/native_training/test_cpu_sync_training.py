@@ -14,7 +14,6 @@ from monolith.native_training.cpu_training import (
 from monolith.native_training.jobs.sync_train import sync_settings
 from monolith.observe import MemorySink
 from monolith.train.run_state import seed_all
-from tests.native_training.rank_processes import rank_nursery
 from tests.native_training.sync_tasks import (
     EmbeddingUpdateTask,
     FeatureTask,
@@ -27,12 +26,6 @@ from tests.native_training.sync_tasks import (
 from tests.observe.tensorboard_reader import RunReader
 
 JOB = "tests.native_training.sync_tasks:sync_job"
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    with rank_nursery() as nursery:
-        yield nursery
 
 
 @pytest.fixture(autouse=True)
@@ -80,14 +73,14 @@ def rows_of(folder, table, keys):
 
 @pytest.mark.dist
 @pytest.mark.req("TS-CPUSYNC-T4")
-def test_a_pipelined_run_ends_with_the_rows_of_a_plain_one(nursery, tmp_path):
+def test_a_pipelined_run_ends_with_the_rows_of_a_plain_one(rank_forks, tmp_path):
     """The gradients of this task do not depend on rows, so that staleness changes nothing."""
     rows = []
     for name, options in (("plain", {}), ("piped", PIPELINED)):
         folder = tmp_path / name
         folder.mkdir()
         arguments = JOB, "FeatureTask", str(folder / "model"), 4, options
-        found = nursery.run(folder, 2, *arguments)
+        found = rank_forks.run(folder, 2, *arguments)
         assert [each["steps"] for each in found] == [4, 4]
         assert max(each["staleness"] for each in found) <= (2 if options else 0)
         rows.append(rows_of(folder / "model", "feature", [1, 2, 3, 4]))
@@ -98,9 +91,9 @@ def test_a_pipelined_run_ends_with_the_rows_of_a_plain_one(nursery, tmp_path):
 @pytest.mark.dist
 @pytest.mark.req("TS-CPUSYNC-T5")
 @pytest.mark.parametrize("options", [{}, {"enable_embedding_postpush": True}])
-def test_parameters_are_equal_in_both_ranks(nursery, tmp_path, options):
+def test_parameters_are_equal_in_both_ranks(rank_forks, tmp_path, options):
     folder = str(tmp_path / "model")
-    first, second = nursery.run(tmp_path, 2, JOB, "Regression", folder, 4, options)
+    first, second = rank_forks.run(tmp_path, 2, JOB, "Regression", folder, 4, options)
     assert (first["steps"], second["steps"]) == (4, 4)
     assert first["dense"] == second["dense"]
     assert first["staleness"] <= len(options)
@@ -110,9 +103,9 @@ def test_parameters_are_equal_in_both_ranks(nursery, tmp_path, options):
 
 @pytest.mark.dist
 @pytest.mark.req("TS-CPUSYNC-T6")
-def test_dense_gradients_are_averaged_and_those_of_rows_summed(nursery, tmp_path):
+def test_dense_gradients_are_averaged_and_those_of_rows_summed(rank_forks, tmp_path):
     """The rule of the reference system, with a learning rate of 1."""
-    nursery.run(tmp_path, 2, JOB, "Ones", str(tmp_path / "model"), 1)
+    rank_forks.run(tmp_path, 2, JOB, "Ones", str(tmp_path / "model"), 1)
     assert rows_of(tmp_path / "model", "id", [1]).item() == -1.0 * 2
     seed_all(0)
     before = torch.nn.Linear(1, 1, bias=False).weight.item()
@@ -122,26 +115,26 @@ def test_dense_gradients_are_averaged_and_those_of_rows_summed(nursery, tmp_path
 
 @pytest.mark.dist
 @pytest.mark.req("NT-STRH-T4")
-def test_a_job_ends_with_the_data_of_the_shorter_rank(nursery, tmp_path):
+def test_a_job_ends_with_the_data_of_the_shorter_rank(rank_forks, tmp_path):
     arguments = JOB, "Regression", str(tmp_path / "model"), None, {}, [3, 5]
-    assert [each["steps"] for each in nursery.run(tmp_path, 2, *arguments)] == [3, 3]
+    assert [each["steps"] for each in rank_forks.run(tmp_path, 2, *arguments)] == [3, 3]
     assert load(tmp_path / "model").step == 3
 
 
 @pytest.mark.dist
-def test_requests_of_samples_stop_a_job(nursery, tmp_path):
+def test_requests_of_samples_stop_a_job(rank_forks, tmp_path):
     """The samples of the n-th batch of rank 0 have time 100 n."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "limit_req_time").write_text("200")
     arguments = JOB, "Regression", str(tmp_path / "model"), 4, {}, None, True
-    assert [each["steps"] for each in nursery.run(tmp_path, 2, *arguments)] == [2, 2]
+    assert [each["steps"] for each in rank_forks.run(tmp_path, 2, *arguments)] == [2, 2]
 
 
 @pytest.mark.dist
 @pytest.mark.req("NT-SUMOP-T4")
-def test_summaries_are_those_of_rank_0_in_one_file(nursery, tmp_path):
+def test_summaries_are_those_of_rank_0_in_one_file(rank_forks, tmp_path):
     options = {"log_step_count_steps": 2}
-    nursery.run(tmp_path, 2, JOB, "Regression", str(tmp_path / "model"), 4, options)
+    rank_forks.run(tmp_path, 2, JOB, "Regression", str(tmp_path / "model"), 4, options)
     (path,) = (tmp_path / "model").glob("events.out.tfevents.*")
     points = RunReader(path.parent).values("train/loss")
     assert [step for step, _ in points] == [2, 4]

@@ -12,7 +12,6 @@ from monolith.native_training import hvd_lib
 from monolith.native_training.collectives import torch_ranks
 from monolith.train.driver import Run, drive
 from tests.forker import ROOT
-from tests.native_training.rank_processes import rank_nursery
 
 CALLS = "tests.native_training.collectives.rank_calls"
 
@@ -23,20 +22,6 @@ def lib(monkeypatch):
     monkeypatch.setattr(hvd_lib, "_LIB", hvd_lib._Lib())
     monkeypatch.delenv("MONOLITH_WITH_BYTEPS", raising=False)
     return hvd_lib._LIB
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    with rank_nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def alone():
-    """This process as the only rank."""
-    hvd_lib.init()
-    yield
-    hvd_lib.shutdown()
 
 
 @pytest.mark.req("NT-HVD-T1")
@@ -154,8 +139,8 @@ def wait_for(path, seconds=60.0):
 
 @pytest.mark.dist
 @pytest.mark.req("NT-HVD-T2")
-def test_two_processes_gather_and_broadcast(nursery, tmp_path):
-    for rank, found in enumerate(nursery.run(tmp_path, 2, f"{CALLS}:gather_and_broadcast")):
+def test_two_processes_gather_and_broadcast(rank_forks, tmp_path):
+    for rank, found in enumerate(rank_forks.run(tmp_path, 2, f"{CALLS}:gather_and_broadcast")):
         assert found == {
             "place": [rank, 2],
             "ranks": [0, 1],
@@ -167,8 +152,8 @@ def test_two_processes_gather_and_broadcast(nursery, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.req("NT-HVD-T4")
-def test_four_processes_gather_and_broadcast(nursery, tmp_path):
-    found = nursery.run(tmp_path, 4, f"{CALLS}:gather_and_broadcast")
+def test_four_processes_gather_and_broadcast(rank_forks, tmp_path):
+    found = rank_forks.run(tmp_path, 4, f"{CALLS}:gather_and_broadcast")
     assert [each["ranks"] for each in found] == [[0, 1, 2, 3]] * 4
     assert [each["uneven"] for each in found] == [[[r, r] for r in (1, 2, 2, 3, 3, 3)]] * 4
     assert [(each["first"], each["last"]) for each in found] == [([0, 0], 1.0)] * 4
@@ -176,8 +161,8 @@ def test_four_processes_gather_and_broadcast(nursery, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.req("NT-HVD-T4")
-def test_four_processes_get_the_parameters_of_one(nursery, tmp_path):
-    found = nursery.run(tmp_path, 4, f"{CALLS}:broadcast_hook")
+def test_four_processes_get_the_parameters_of_one(rank_forks, tmp_path):
+    found = rank_forks.run(tmp_path, 4, f"{CALLS}:broadcast_hook")
     before = [each[0] for each in found]
     assert len(set(before)) == 4
     assert [each[1] for each in found] == [before[2]] * 4
@@ -185,8 +170,8 @@ def test_four_processes_get_the_parameters_of_one(nursery, tmp_path):
 
 
 @pytest.mark.dist
-def test_tensors_of_other_forms_are_refused_on_all_ranks(nursery, tmp_path):
-    for gathered, sent in nursery.run(tmp_path, 2, f"{CALLS}:other_forms"):
+def test_tensors_of_other_forms_are_refused_on_all_ranks(rank_forks, tmp_path):
+    for gathered, sent in rank_forks.run(tmp_path, 2, f"{CALLS}:other_forms"):
         assert "[hvd_lib.allgather] expected tensors of one form in all ranks" in gathered
         assert "['torch.float32', '2'" in sent or "'2'" in sent
         assert sent.endswith("in rank 1 ('w')")
@@ -194,9 +179,9 @@ def test_tensors_of_other_forms_are_refused_on_all_ranks(nursery, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.req("NT-HVD-T4")
-def test_a_rank_that_dies_ends_the_others(nursery, tmp_path):
+def test_a_rank_that_dies_ends_the_others(rank_forks, tmp_path):
     function = f"{CALLS}:gather_until_a_rank_is_gone"
-    with nursery.started(tmp_path, 4, function, str(tmp_path / "begun")) as ranks:
+    with rank_forks.started(tmp_path, 4, function, str(tmp_path / "begun")) as ranks:
         wait_for(tmp_path / "begun")
         ranks.kill(3)
         for found in ranks.results(0, 1, 2, seconds=60):

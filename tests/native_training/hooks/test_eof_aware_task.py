@@ -4,30 +4,17 @@ import pytest
 import torch
 
 from monolith.data import Batch
-from monolith.native_training import hvd_lib
 from monolith.native_training.model import FFMParams
 from monolith.native_training.sync_training_hooks import EOF_KEY, EofAwareTask
 from monolith.train import Mode, Trainer, TrainSettings
 from monolith.train.driver import Run
 from tests.native_training.hooks.eof_calls import adding, estimated
-from tests.native_training.rank_processes import rank_nursery
 from tests.native_training.tasks.native_tasks import columns, made
 
 CALLS = "tests.native_training.hooks.eof_calls"
 
 
-@pytest.fixture(scope="module")
-def nursery():
-    with rank_nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture(autouse=True)
-def alone():
-    """This process as the only rank."""
-    hvd_lib.init()
-    yield
-    hvd_lib.shutdown()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @pytest.mark.req("TS-STRH-T1")
@@ -43,16 +30,16 @@ def test_every_element_that_is_a_dictionary_is_trained():
 
 @pytest.mark.dist
 @pytest.mark.req("NT-STRH-T4")
-def test_uneven_ranks_stop_after_the_end_of_the_shorter_one(nursery, tmp_path):
-    assert nursery.run(tmp_path, 2, f"{CALLS}:uneven", [[3, 5]]) == [[3], [3]]
+def test_uneven_ranks_stop_after_the_end_of_the_shorter_one(rank_forks, tmp_path):
+    assert rank_forks.run(tmp_path, 2, f"{CALLS}:uneven", [[3, 5]]) == [[3], [3]]
 
 
 @pytest.mark.dist
 @pytest.mark.req("NT-STRH-T5")
-def test_the_last_step_is_that_of_a_simulation(nursery, tmp_path):
+def test_the_last_step_is_that_of_a_simulation(rank_forks, tmp_path):
     numbers = random.Random(0)
     counts = [[numbers.randint(1, 12), numbers.randint(1, 12)] for _ in range(20)]
-    found = nursery.run(tmp_path, 2, f"{CALLS}:uneven", counts)
+    found = rank_forks.run(tmp_path, 2, f"{CALLS}:uneven", counts)
 
     def simulated(ends):
         step = 0

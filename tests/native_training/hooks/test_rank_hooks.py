@@ -4,7 +4,6 @@ from datetime import datetime, timezone
 import pytest
 import torch
 
-from monolith.native_training import hvd_lib
 from monolith.native_training.collectives import torch_ranks
 from monolith.native_training.saver import SecondOrStepTimer
 from monolith.native_training.saver.tide import TimeSource
@@ -20,23 +19,8 @@ from monolith.native_training.sync_training_hooks import (
 from monolith.table import Segment, Table, TableConfig
 from monolith.train.driver import Run
 from tests.native_training.hooks.rank_hook_calls import Note, driven
-from tests.native_training.rank_processes import rank_nursery
 
 CALLS = "tests.native_training.hooks.rank_hook_calls"
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    with rank_nursery() as nursery:
-        yield nursery
-
-
-@pytest.fixture
-def alone():
-    """This process as the only rank."""
-    hvd_lib.init()
-    yield
-    hvd_lib.shutdown()
 
 
 class Clock:
@@ -52,8 +36,8 @@ def at(hour):
 
 @pytest.mark.dist
 @pytest.mark.req("NT-STRH-T1")
-def test_all_ranks_dump_and_stop_by_the_files_of_one(nursery, tmp_path):
-    found = nursery.run(tmp_path, 2, f"{CALLS}:dump_and_stop", str(tmp_path))
+def test_all_ranks_dump_and_stop_by_the_files_of_one(rank_forks, tmp_path):
+    found = rank_forks.run(tmp_path, 2, f"{CALLS}:dump_and_stop", str(tmp_path))
     # The end of a run is saved too.
     names = ["model.ckpt-100.manifest.json", "model.ckpt-200.manifest.json"]
     assert found == [[200, names], [200, names]]
@@ -81,8 +65,8 @@ def test_a_dump_is_of_one_step(alone, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.req("NT-STRH-T2")
-def test_the_file_online_turns_the_timer_of_all_ranks_on_and_off(nursery, tmp_path):
-    found = nursery.run(tmp_path, 2, f"{CALLS}:online", str(tmp_path))
+def test_the_file_online_turns_the_timer_of_all_ranks_on_and_off(rank_forks, tmp_path):
+    found = rank_forks.run(tmp_path, 2, f"{CALLS}:online", str(tmp_path))
     assert found == [[1, 4, 5, 6, 7]] * 2  # no look at the file before step 2
 
 
@@ -98,8 +82,10 @@ def test_the_file_online_turns_the_timer_of_all_ranks_on_and_off(nursery, tmp_pa
         ("soon", 100, 6, []),
     ],
 )
-def test_requests_that_reach_the_limit_stop_all_ranks(nursery, tmp_path, limit, now, step, saved):
-    found = nursery.run(tmp_path, 2, f"{CALLS}:request_times", str(tmp_path), limit, now)
+def test_requests_that_reach_the_limit_stop_all_ranks(
+    rank_forks, tmp_path, limit, now, step, saved
+):
+    found = rank_forks.run(tmp_path, 2, f"{CALLS}:request_times", str(tmp_path), limit, now)
     assert found == [[step, saved]] * 2
 
 
