@@ -60,9 +60,11 @@ STAGES = (
     "queues",
     "records",
     "trainer",
+    "device",
     "metrics",
     "job",
     "job_costs",
+    "ranks",
 )
 
 

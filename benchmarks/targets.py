@@ -219,6 +219,8 @@ TARGETS = (
         Target(f"{words} on 2 + 2 processes: x two trainers alone", name, 0.7, _ratio("local"))
         for name, words in {"job": "26 features", "job_click": "click model"}.items()
     ),
+    Target("26 features on 2 ranks: x one process, 2 threads", "ranks", 0.85, _ratio("whole")),
+    Target("the same, ahead: x one process, 2 threads", "ranks_ahead", 0.85, _ratio("whole")),
     Target("`monolith launch` to the first step, 2 + 2 [s]", "job_launch", 10, _median, (), True),
     Target(
         "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True

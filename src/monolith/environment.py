@@ -39,11 +39,6 @@ def app_master_address() -> str:
     return f"{host}:{port}" if host and port else ""
 
 
-def is_synchronous() -> bool:
-    """Whether `MONOLITH_WITH_HOROVOD` asks for synchronous training over ranks."""
-    return bool(os.environ.get("MONOLITH_WITH_HOROVOD"))
-
-
 def mpi_rank() -> int | None:
     """Return the rank of this process in an MPI job, `OMPI_COMM_WORLD_RANK`; None without one."""
     text = os.environ.get("OMPI_COMM_WORLD_RANK", "")
@@ -55,6 +50,35 @@ def tensorboard_path() -> str | None:
     return os.environ.get("TENSORBOARD_LOG_PATH") or None
 
 
+def is_sync_training_wanted() -> bool:
+    """Whether `MONOLITH_WITH_HOROVOD` turns synchronous training on: any but 0 and false."""
+    return os.environ.get("MONOLITH_WITH_HOROVOD", "").lower() not in ("", "0", "false")
+
+
+def is_byteps_wanted() -> bool:
+    """Whether `MONOLITH_WITH_BYTEPS`, an integer, selects BytePS; 0 by default.
+
+    Raises:
+        ValueError: the variable is no integer.
+    """
+    text = os.environ.get("MONOLITH_WITH_BYTEPS", "0")
+    try:
+        return int(text) != 0
+    except ValueError:
+        raise ValueError(
+            f"[environment] expected an integer in MONOLITH_WITH_BYTEPS, got {text!r}; set 0 or 1"
+        ) from None
+
+
 def variables(*prefixes: str) -> dict[str, str]:
     """Return the variables whose names begin with one of the prefixes, sorted by name."""
     return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefixes)}
+
+
+def torchrun_variables() -> dict[str, str]:
+    """Return the variables by which torchrun tells a process its rank and their store."""
+    names = (
+        *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
+    )
+    return {name: os.environ[name] for name in names if name in os.environ}

@@ -50,14 +50,15 @@ def test_a_job_runs_to_its_end(launch, tmp_path):
 def test_roles_get_the_options(launch):
     options = ["--data", "a", "--set", "x=1", "--checkpoints", "saves", "--save-every", "5"]
     options += ["--save-seconds", "2.5", "--full-every", "3", "--save-rate", "9", "--resume"]
+    options += ["--device", "cpu"]
     ran = launch("task.py", *options, "--server-timeout", "7", "--transfer", "float16", "--tcp")
     (server,) = [line for line in ran.err.splitlines() if line.startswith("ps-0 | arguments")]
     (worker,) = [line for line in ran.err.splitlines() if line.startswith("worker-0 | arguments")]
     assert "--bind 127.0.0.1:0 " in server
     assert worker.endswith(
-        "--checkpoints saves --save-every 5 --save-seconds 2.5 --full-every 3 --save-rate 9.0 "
-        "--resume --server-timeout 7.0 --transfer float16 --data a --set train.threads=3 "
-        "--set x=1 --no-hints --json"
+        "--device cpu --checkpoints saves --save-every 5 --save-seconds 2.5 --full-every 3 "
+        "--save-rate 9.0 --resume --server-timeout 7.0 --transfer float16 --data a "
+        "--set train.threads=3 --set x=1 --no-hints --json"
     )
 
 

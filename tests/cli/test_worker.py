@@ -26,6 +26,7 @@ def monolith(capsys, monkeypatch, tmp_path):
         (["--hold-seconds", 0], "Invalid value for '--hold-seconds'"),
         (["--num-servers", 2], "--num-servers"),
         (["--save-every", 5], "--checkpoints"),
+        (["--device", "cuda:99"], "CUDA devices of this machine, got 'cuda:99'"),
     ],
 )
 def test_a_wrong_option_is_named(monolith, options, words):

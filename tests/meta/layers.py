@@ -59,8 +59,9 @@ def imported(tree, name, *, is_package):
 
 
 def layer_of(name):
-    """`ops` for monolith.ops.ragged; empty for the package itself."""
-    return [*name.split("."), ""][1]
+    """`ops` for monolith.ops.ragged; empty for the package itself, `cli` for `python -m`."""
+    layer = [*name.split("."), ""][1]
+    return "cli" if layer == "__main__" else layer
 
 
 def may_import(layer, target):

@@ -366,6 +366,25 @@ def test_a_step_in_two_parts_is_a_step():
     assert all(torch.equal(one, two) for one, two in zip(*values, strict=True))
 
 
+def test_gradients_that_are_queued_after_the_dense_step_get_the_rates_before():
+    model = torch.nn.Sequential(
+        EmbeddingBag(1, optimizer=SGD(1.0), initializer=Zeros()), torch.nn.Linear(1, 1)
+    )
+    dense = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = Optimizer(model, dense=dense)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    rows = model[0](torch.tensor([[7]]))
+    copy = rows.detach().requires_grad_()
+    (copy - model[1].bias).sum().backward()
+    bias = model[1].bias.item()
+    apply = optimizer.begin_step(lambda: torch.autograd.backward([rows], [copy.grad]))
+    assert model[1].bias.item() == bias + 1
+    schedule.step()
+    assert len(model[0].table) == 0
+    apply()
+    assert model[0].table.lookup(torch.tensor([7])).item() == -1
+
+
 def test_groups_of_tables_in_another_order_with_other_anchors_load():
     bags = [EmbeddingBag(1, name=name, optimizer=SGD(1.0)) for name in "ab"]
     optimizer = Optimizer(bags)

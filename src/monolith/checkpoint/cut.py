@@ -90,7 +90,7 @@ class Contents:
 
         Args:
             with_copies: copy the dense tensors, so that steps may go on before the save is done;
-                tables need no copy.
+                tables need no copy. Tensors on a device are always copied to main memory.
             cursor: cursor of the tables' touched logs whose read the cut is (`Table.cut`).
 
         Raises:
@@ -108,8 +108,10 @@ class Contents:
             documents["meta"] = _json("meta", self.meta)
         if trainer or self.trainer is not None:
             documents["trainer"] = _json("trainer", trainer)
-        if with_copies:
-            groups = [{name: tensor.detach().clone() for name, tensor in g.items()} for g in groups]
+        groups = [
+            {name: _host_tensor(tensor, with_copies) for name, tensor in group.items()}
+            for group in groups
+        ]
         foreign = [table for table in tables if isinstance(table, Snapshot)]
         with ExitStack() as stack:
             snapshots = [
@@ -131,6 +133,13 @@ class Contents:
         join_tensors(_WHERE, *groups, state_tensors)
         last = groups.pop() if groups else {}
         return [*map(dict, groups), {**last, **state_tensors}]
+
+
+def _host_tensor(tensor: torch.Tensor, with_copies: bool) -> torch.Tensor:
+    """Return a tensor in main memory; the threads of a save know nothing of CUDA's streams."""
+    if tensor.is_cuda:
+        return tensor.detach().cpu()
+    return tensor.detach().clone() if with_copies else tensor
 
 
 def _json(name: str, value: Any) -> bytes:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -29,6 +29,8 @@ from monolith.launch import (
     JobEnd,
     JobView,
     Policy,
+    RankCommands,
+    RankJob,
     RunFolder,
     Supervisor,
     folder_state,
@@ -45,19 +47,29 @@ _RESUME = "--resume"
 
 @app.command(
     help="Example: monolith launch ranker.py --ps 2 --workers 2 --data clicks/\n\n"
-    "Run servers and workers of a job here, restart those that die, and end all. With --print, "
-    "write the job for Kubernetes or Slurm to stdout.",
-    short_help="Run servers and workers on this machine.",
+    "Run servers and workers of a job here, restart those that die, and end all. With --ranks N, "
+    "run synchronous ranks in their place; with --print, write the job for Kubernetes or Slurm "
+    "to stdout.",
+    short_help="Run servers and workers, or ranks, on this machine.",
 )
 def launch(
     context: typer.Context,
     task: options.TaskArgument,
-    ps: Annotated[int, typer.Option(min=1, metavar="P", help="Number of servers.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, metavar="W", help="Number of workers.")] = 1,
+    ps: Annotated[
+        int | None, typer.Option(min=1, metavar="P", help="Number of servers, 1 by default.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="W", help="Number of workers, 1 by default.")
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of synchronous ranks, in place of both."),
+    ] = None,
     data: options.Data = None,
     data_service: DataService = None,
     settings: options.Settings = None,
     file: options.SettingsFile = None,
+    device: options.Device = None,
     run: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder of the logs and addresses."),
@@ -73,6 +85,7 @@ def launch(
         float, typer.Option(min=0, metavar="S", help="Seconds until SIGKILL.")
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
+    rank_timeout: options.RankTimeout = 300.0,
     transfer: options.Transfer = None,
     alert: options.Alert = None,
     control: controls.Control = None,
@@ -111,9 +124,26 @@ def launch(
     local = {"--tcp": tcp, "--json": as_json, _RESUME: resume, "--discovery": discovery}
     manifest.check({**local, "--run": run if print == KUBERNETES else None})
     _check_task(task, may_be_elsewhere=print is not None)
+    if device is not None and print is None:
+        options.check_device(device)
+    if ranks is not None:
+        _refuse_with_ranks(
+            {
+                "--ps": ps,
+                "--workers": workers,
+                "--tcp": tcp,
+                "--print": print,
+                "--discovery": discovery,
+                "--data-service": data_service,
+                "--device": None if device == "cpu" else device,
+                "--control": control,
+                "--server-timeout": server_timeout,
+            }
+        )
     found = FoundBy() if discovery is None else _found_by(discovery, context)
-    ps, workers = found.sizes or (ps, workers)
-    worker_options = {
+    ps, workers = found.sizes or (ps or 1, workers or 1)
+    role_options = {
+        "--device": device,
         "--checkpoints": checkpoints,
         "--save-every": save_every,
         "--save-seconds": save_seconds,
@@ -121,6 +151,7 @@ def launch(
         "--save-rate": save_rate,
         _RESUME: resume,
         "--server-timeout": server_timeout,
+        "--rank-timeout": None if ranks is None else rank_timeout,
         "--transfer": transfer,
         "--control": control is True,
         "--no-control": control is False,
@@ -140,41 +171,40 @@ def launch(
             data=data or (),
             settings=settings or (),
             settings_file=file,
-            worker_options=worker_options,
+            worker_options=role_options,
             restarts=restarts,
             grace_seconds=math.ceil(DEFAULT_GRACE_SECONDS if is_default else grace_seconds),
             has_threads=has_threads,
         )
         return
-    threads = None if has_threads else threads_per_worker(ps + workers)
-    commands = JobCommands(
-        task,
-        ps,
-        workers,
-        data or (),
-        settings or (),
-        file,
-        worker_options,
-        discovery=discovery,
-        environment_of=found.environment_of,
-        with_tcp=tcp or found.needs_tcp,
-        num_threads=threads,
-        program=PROGRAM,
-    )
+    threads = None if has_threads else threads_per_worker(ranks or ps + workers)
+    common = (data or (), settings or (), file, role_options)
+    commands: JobCommands | RankCommands
+    if ranks is not None:
+        commands = RankCommands(task, ranks, *common, num_threads=threads, program=PROGRAM)
+        size = f"{ranks} rank{'s' * (ranks > 1)}"
+    else:
+        commands = JobCommands(
+            task,
+            ps,
+            workers,
+            *common,
+            discovery=discovery,
+            environment_of=found.environment_of,
+            with_tcp=tcp or found.needs_tcp,
+            num_threads=threads,
+            program=PROGRAM,
+        )
+        size = f"{ps} server{'s' * (ps > 1)} and {workers} worker{'s' * (workers > 1)}"
     folder = _open_folder(run, checkpoints)
     end = None
     try:
-        roles = commands.roles(folder)
         words = "" if threads is None else f" with {THREADS_KEY}={threads}"
-        size = f"{ps} server{'s' * (ps > 1)} and {workers} worker{'s' * (workers > 1)}"
         say(f"{size}{words}; logs: {folder.logs}")
         policy = Policy(restarts, grace_seconds=grace_seconds)
         saves = None if checkpoints is None else local_path(checkpoints)
         with JobView(Console(stderr=True), is_json=as_json) as view:
-            supervisor = Supervisor(
-                roles, folder.logs, view, policy, save_state=lambda: folder_state(saves)
-            )
-            end = supervisor.run()
+            end = _run(commands, folder, view, policy, lambda: folder_state(saves))
             view.end(end)
     finally:
         folder.close(is_success=end is not None and end.status == 0)
@@ -210,6 +240,27 @@ def _found_by(uri: str, context: typer.Context) -> FoundBy:
     sizes = fixed.sizes["ps"], fixed.sizes["worker"]
     refuse_others(uri, context, dict(zip(("ps", "workers"), sizes, strict=True)))
     return FoundBy(sizes, opened(uri).environment_of)
+
+
+def _refuse_with_ranks(others: Mapping[str, object]) -> None:
+    """End the program if one of the options that do not fit `--ranks` is given."""
+    for option, value in others.items():
+        if value:
+            fail(f"expected no {option} with --ranks, got one", status=2)
+
+
+def _run(
+    commands: JobCommands | RankCommands,
+    folder: RunFolder,
+    view: JobView,
+    policy: Policy,
+    save_state: Callable[[], Any],
+) -> JobEnd:
+    """Run the roles of a job until their end."""
+    if isinstance(commands, RankCommands):
+        return RankJob(commands, folder, view, policy, save_state=save_state).run()
+    roles = commands.roles(folder)
+    return Supervisor(roles, folder.logs, view, policy, save_state=save_state).run()
 
 
 def _check_task(task: str, *, may_be_elsewhere: bool) -> None:

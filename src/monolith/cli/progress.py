@@ -204,12 +204,19 @@ def _scores(metrics: Mapping[str, float]) -> str:
 
 
 def tell_end(
-    task: str, result: FitResult, held_out: dict[str, float] | None, as_json: bool
+    task: str,
+    result: FitResult,
+    held_out: dict[str, float] | None,
+    as_json: bool,
+    *,
+    has_hints: bool = True,
 ) -> None:
     """Print the result of the run and the next command."""
     _emit_end(result, held_out, as_json)
     lines = _lines_of_end(f"{result.num_steps:,} steps, ", result, held_out)
-    if held_out is None:
+    if not has_hints:
+        pass
+    elif held_out is None:
         lines.append(f"next: monolith train {task} --data eval=PATH, to score held-out samples")
     else:
         lines.append(f"next: monolith train {task} --help")

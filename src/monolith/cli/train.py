@@ -1,15 +1,20 @@
 """`monolith train`: train the task of a task file."""
 
-from typing import Annotated
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from monolith.cli.console import fail, say
+from monolith.checkpoint import Checkpoint, find
+from monolith.cli.console import emit_json, fail, say
 from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as run
 from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
+from monolith.cli.options.ranks_options import LOCAL, SYNC, RanksOptions, of_rank_0
 from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
 from monolith.cli.options.service_options import DataService, service_source
@@ -21,9 +26,9 @@ from monolith.cli.progress import (
     words_of_columns,
 )
 from monolith.cli.tasks.task_file import load_task_class, resolve_settings
-from monolith.data import Pipeline
+from monolith.data import Batch, Pipeline
 from monolith.errors import DataLossError
-from monolith.train import Mode, Trainer
+from monolith.train import FitResult, Mode, Trainer, TrainSettings
 from monolith.train.roles.served_data import training_data
 from monolith.train.run_state import seed_all
 
@@ -44,6 +49,7 @@ def train(
     data_service: DataService = None,
     settings: run.Settings = None,
     file: run.SettingsFile = None,
+    device: run.Device = None,
     servers: Annotated[
         str | None,
         typer.Option(
@@ -56,6 +62,19 @@ def train(
     keys: run.Keys = None,
     transfer: run.Transfer = None,
     server_timeout: run.ServerTimeout = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="local, or sync as one of the synchronous ranks that torchrun or `monolith "
+            "launch --ranks N` starts.",
+        ),
+    ] = LOCAL,
+    rank_timeout: run.RankTimeout = 300.0,
+    rank: Annotated[str | None, typer.Option(hidden=True)] = None,
+    rendezvous: Annotated[str | None, typer.Option(hidden=True)] = None,
+    start: Annotated[int, typer.Option(hidden=True)] = 0,
+    no_hints: run.NoHints = False,
     checkpoints: run.Checkpoints = None,
     save_every: run.SaveEvery = None,
     save_seconds: run.SaveSeconds = None,
@@ -86,58 +105,119 @@ def train(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, alert, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, alert, **saves, device=device)
     resolved, how = resolve_settings(task_class, file, flags)
-    title = f"task {task_class.__name__} of {task}"
-    say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
+    ranks = RanksOptions(mode, rank, rendezvous, rank_timeout, start)
+    if mode == SYNC:
+        ranks.refuse(servers=servers, data_service=data_service, control=control, device=device)
+    run.check_device(how.device)
     controller = controls.control_options(
         control, control_bind, control_tls, directory=how.checkpoint_dir
     )
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
-    checkpoint = begin.check()
-    seed_all(how.seed)  # a task may make its dense model in its constructor
+    if mode == SYNC and ranks.num_starts and how.checkpoint_dir is not None:
+        begin = replace(begin, is_resumed=find(how.checkpoint_dir) is not None)
     options = ObserveOptions(
         tensorboard, metrics_port, metrics_host, metrics_file, profile, profile_dir
     )
     served = service_source(data_service, keys)
     keys = None if served is not None and servers is None else keys  # those of the data service
-    remote = ServersOptions(servers, num_servers, keys, transfer, server_timeout)
-    with (
-        options.opened() as observers,
-        remote.opened() as tables,
-        Trainer(
-            task_class.from_settings(resolved.value),
-            how,
-            tables,
-            observers.profilers,
-            metrics=observers.sink,
-            control=controller,
-        ) as trainer,
-    ):
+    remote = ServersOptions(
+        servers, num_servers, keys, None if mode == SYNC else transfer, server_timeout
+    )
+    training = _Training(task, task_class, resolved, how, begin, served, as_json)
+    with ranks.opened() as opened:
+        is_chief = opened is None or opened.group.rank == 0
+        if is_chief:
+            title = f"task {task_class.__name__} of {task}"
+            say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
+        name = of_rank_0(opened, lambda: getattr(begin.check(), "prefix", None))
+        checkpoint = None if name is None else Checkpoint(name)
+        seed_all(how.seed)  # a task may make its dense model in its constructor
+        if not is_chief:
+            options = ObserveOptions(None, None, None, None, None, None)
+        with (
+            options.opened() as observers,
+            remote.opened() as tables,
+            Trainer(
+                task_class.from_settings(resolved.value),
+                how,
+                tables,
+                observers.profilers,
+                metrics=observers.sink,
+                control=controller,
+                ranks=opened,
+                transfer=transfer or "float32",
+            ) as trainer,
+        ):
+            result, scores = training.fit(trainer, checkpoint, is_chief=is_chief)
+            if is_chief and result.ended not in STATUS_OF_SIGNAL:
+                is_new = checkpoint is None
+                training.tell_end(result, scores, is_new=is_new, has_hints=not no_hints)
+    if result.ended in STATUS_OF_SIGNAL:
+        status = STATUS_OF_SIGNAL[result.ended]
+        if not is_chief:
+            sys.exit(status)
+        fail(begin.words_of_stop(result, has_hint=not no_hints), status=status)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """A task from its first batch to the last words."""
+
+    task: str
+    task_class: type[Any]
+    resolved: Any
+    how: TrainSettings
+    begin: ResumeOptions
+    served: Iterable[Batch] | None
+    as_json: bool
+
+    def fit(
+        self, trainer: Trainer, checkpoint: Checkpoint | None, *, is_chief: bool
+    ) -> tuple[FitResult, dict[str, float] | None]:
+        """Train, and score the held-out data."""
         # Open the held-out data before the run, so that an error in it is raised now.
-        is_evaluated = Mode.EVAL.value in resolved.value.data
+        is_evaluated = Mode.EVAL.value in self.resolved.value.data
         held_out = trainer.task.source(Mode.EVAL) if is_evaluated else None
         if checkpoint is not None:
             try:
                 trainer.restore(checkpoint.prefix)
             except DataLossError as error:
-                fail(begin.words_of_damage(error))
-            say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
-        samples = training_data(trainer.task) if served is None else served
-        if isinstance(samples, Pipeline) and samples.left_out:
-            say(words_of_columns(samples))
-        console = Console(stderr=True)
-        with TrainProgress(
-            console, how.steps, is_json=as_json, interval_seconds=_LINE_SECONDS
-        ) as progress:
-            result = trainer.fit(samples, hooks=[ProgressHook(progress)])
-        if result.ended in STATUS_OF_SIGNAL:
-            fail(begin.words_of_stop(result), status=STATUS_OF_SIGNAL[result.ended])
-        if not result.num_steps and checkpoint is None:
-            fail(f"expected samples to train with, got none (task {task_class.__name__}, {task})")
-        tell_end(task, result, None if held_out is None else trainer.evaluate(held_out), as_json)
-        if how.checkpoint_dir is not None:
-            say(f"{begin.words_of_end(result)}; next: monolith inspect {how.checkpoint_dir}")
+                fail(self.begin.words_of_damage(error))
+        samples = training_data(trainer.task) if self.served is None else self.served
+        if trainer.sync is not None and self.as_json:
+            emit_json({"event": "ready", "rank": trainer.sync.group.rank})
+            sys.stdout.flush()
+        if not is_chief:
+            result = trainer.fit(samples)
+        else:
+            if checkpoint is not None:
+                say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
+            if isinstance(samples, Pipeline) and samples.left_out:
+                say(words_of_columns(samples))
+            with TrainProgress(
+                Console(stderr=True),
+                self.how.steps,
+                is_json=self.as_json,
+                interval_seconds=_LINE_SECONDS,
+            ) as progress:
+                result = trainer.fit(samples, hooks=[ProgressHook(progress)])
+        has_ended = result.ended not in STATUS_OF_SIGNAL
+        scores = trainer.evaluate(held_out) if held_out is not None and has_ended else None
+        return result, scores
+
+    def tell_end(
+        self, result: FitResult, scores: dict[str, float] | None, *, is_new: bool, has_hints: bool
+    ) -> None:
+        """Print the result, and the next commands."""
+        if not result.num_steps and is_new:
+            name = self.task_class.__name__
+            fail(f"expected samples to train with, got none (task {name}, {self.task})")
+        tell_end(self.task, result, scores, self.as_json, has_hints=has_hints)
+        if self.how.checkpoint_dir is not None:
+            hint = f"; next: monolith inspect {self.how.checkpoint_dir}" if has_hints else ""
+            say(f"{self.begin.words_of_end(result)}{hint}")

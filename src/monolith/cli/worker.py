@@ -51,6 +51,7 @@ def worker(
     data_service: DataService = None,
     settings: run.Settings = None,
     file: run.SettingsFile = None,
+    device: run.Device = None,
     keys: run.Keys = None,
     transfer: run.Transfer = None,
     server_timeout: run.ServerTimeout = None,
@@ -93,13 +94,14 @@ def worker(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, alert, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, alert, **saves, device=device)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"worker {index} of {num_workers}: task {task_class.__name__} of {task}"
     changed = [line for line in resolved.lines() if not line.endswith("(default)")]
     lines = changed if index == 0 else []  # the settings of all workers are equal
     say("\n".join([title, *(f"  {line}" for line in lines)]))
     run.check_saves(how.checkpoint_dir, **saves)
+    run.check_device(how.device)
     if control is None:  # a job with checkpoints has a controller
         control = how.checkpoint_dir is not None
     controller = controls.control_options(

@@ -160,6 +160,10 @@ class ServerHost:
                 return number
             return self._number_of(key, self._server.group(names))
 
+    def group(self, names: list[str]) -> GroupHost:
+        """Return a host of the shards of some tables, for calls of this process."""
+        return self._server.group(names)
+
     def open_job(self, num_workers: int) -> int:
         """Return the number of the host of the job; made if there is none.
 

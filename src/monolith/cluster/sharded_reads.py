@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from monolith.cluster.key_folds import KeyFolds
+from monolith.cluster.exchange.key_folds import KeyFolds
 from monolith.cluster.shard_split import Split, by_hash, concatenated
 from monolith.cluster.transport import ShardClient
 from monolith.table._checks import default_threads

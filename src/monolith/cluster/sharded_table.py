@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.cluster.disk.client_jobs import Ask, ShardFiles, ShardLoader
+from monolith.cluster.exchange.key_folds import key_folds
 from monolith.cluster.gate import Gate
 from monolith.cluster.host_verbs import MAX_MESSAGE_BYTES
-from monolith.cluster.key_folds import key_folds
 from monolith.cluster.shard_hosts import ShardHost, plain_rows
 from monolith.cluster.shard_split import Split, by_hash, is_finite
 from monolith.cluster.sharded_reads import ShardedReads

@@ -171,6 +171,10 @@ class FeatureEngine(Protocol):
     def width(self) -> int:
         """Number of columns of all features."""
 
+    @property
+    def steps_always(self) -> bool:
+        """Whether a step without a queued key is made too: other processes may have some."""
+
     def lookup(
         self,
         ids: Mapping[str, Ragged],
@@ -240,9 +244,11 @@ class EngineBase:
 
     Attributes:
         takes_none: whether an engine of this class may have no tables and no features.
+        steps_always: whether a step without a queued key is made too.
     """
 
     takes_none: ClassVar[bool] = False
+    steps_always: bool = False
 
     def __init__(self, tables: Iterable[BaseTable], features: Sequence[BagFeature]) -> None:
         listed = list(tables)

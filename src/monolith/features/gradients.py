@@ -151,7 +151,25 @@ class PendingGradients(Generic[Engine]):
         self._items += pushed
         self._num_keys = sum([looked.num_keys for looked, _ in self._items])
         self._sum = self.engine.sum(self._items)
-        self._norm = float(self._sum.norm)
+        self._norm = self._own_norm()
+        self._show(self._norm)
+
+    def _own_norm(self) -> float:
+        """Return the norm of the queue of this process, which takes no other process."""
+        own_norm = getattr(self._sum, "own_norm", None)
+        return float(self._sum.norm) if own_norm is None else float(own_norm)
+
+    def show_norm(self) -> None:
+        """Show the norm over all processes in the anchor's gradient, if other processes have keys.
+
+        All processes call it after their last backward, also one without a queued key.
+        """
+        if not self.engine.steps_always:
+            return
+        self._follow_anchor()
+        self._norm = float(self.summed().norm)
+        if self.anchor.grad is None:
+            self.anchor.grad = torch.zeros_like(self.anchor)
         self._show(self._norm)
 
     def _check_writable(self) -> None:
@@ -193,7 +211,7 @@ class PendingGradients(Generic[Engine]):
 
     def _follow_anchor(self) -> None:
         """Do to the queue what was done to the anchor's gradient since the last backward."""
-        if not self._items:
+        if not self._items and not self.engine.steps_always:
             return
         gradient = self.anchor.grad
         value = 0.0 if gradient is None else gradient.item()
@@ -205,7 +223,8 @@ class PendingGradients(Generic[Engine]):
     def scale(self, factor: float) -> None:
         """Multiply every queued gradient."""
         self._items = [(looked, gradients.scaled(factor)) for looked, gradients in self._items]
-        self._sum = None
+        scaled = getattr(self._sum, "scaled", None)
+        self._sum = None if scaled is None else scaled(factor)
         self._norm *= abs(factor)
         self._seen *= factor
         if self.anchor.grad is not None:
@@ -229,10 +248,10 @@ class PendingGradients(Generic[Engine]):
             learning_rates: of all segments, table after table.
 
         Returns:
-            The number of queued keys, each as often as it occurs.
+            The number of queued keys, each as often as it occurs; 0 makes no step.
         """
         self._follow_anchor()
-        if not self._num_keys:
+        if not self._num_keys and not self.engine.steps_always:
             return 0
         self.engine.check_open(where)
         if tuple(learning_rates) != self._checked_rates:
@@ -246,7 +265,7 @@ class PendingGradients(Generic[Engine]):
                         f"{where} expected finite gradients, got norm {norm} (table "
                         f"{table.name!r}); call zero_grad(), or choose non_finite='skip' or 'clip'"
                     )
-        return self._num_keys
+        return max(self._num_keys, int(self.engine.steps_always))
 
     def _check_rates(self, rates: Sequence[float]) -> None:
         for table in self.tables:
@@ -261,7 +280,9 @@ class PendingGradients(Generic[Engine]):
 
     def _norm_of(self, table: str) -> float:
         summed = self.summed()
-        return self._norm if isinstance(self.engine, TableEngine) else summed.norm_of(table)
+        if isinstance(self.engine, TableEngine):
+            return self._norm
+        return float(getattr(summed, "own_norm_of", summed.norm_of)(table))
 
     def summed(self) -> Any:
         """Return the engine's sum of the queue, as `check` saw it."""

@@ -187,6 +187,8 @@ class TableEngine:
         table: any table.
     """
 
+    steps_always = False
+
     def __init__(self, table: BaseTable) -> None:
         self.table = table
         self.tables: Mapping[str, BaseTable] = {table.name: table}

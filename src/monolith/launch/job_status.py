@@ -103,7 +103,9 @@ class JobStatus:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of all servers."""
+        """Number of rows of all servers, or as a rank reports it."""
+        if not self._of(PS):
+            return int(max((role.number("num_rows") for role in self._of(WORKER)), default=0))
         return int(sum(role.number("rows") for role in self._of(PS)))
 
     @property

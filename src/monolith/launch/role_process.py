@@ -32,6 +32,7 @@ class Role:
         index: Number of the role among those of its kind.
         command: Command line.
         environment: Variables beside those of the launcher.
+        title: Name of the role; empty takes that of its kind and number.
 
     Example:
         >>> Role("worker", 1, ("true",)).name
@@ -42,11 +43,12 @@ class Role:
     index: int
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
 
     @property
     def name(self) -> str:
         """Name of the role, for logs and views."""
-        return f"{self.kind}-{self.index}"
+        return self.title or f"{self.kind}-{self.index}"
 
 
 class Pipe:

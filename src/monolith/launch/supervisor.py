@@ -63,6 +63,9 @@ class Supervisor:
         save_state: Function that returns a value that differs from the last one if a save has made
             progress; it is called while the job ends.
 
+    Attributes:
+        has_lost_role: Whether the job failed because a role that had worked died too often.
+
     Example:
         >>> import tempfile
         >>> from rich.console import Console
@@ -92,7 +95,7 @@ class Supervisor:
         self._restart_times: dict[RoleProcess, float] = {}
         self._early_ends: dict[RoleProcess, float] = {}  # servers that ended before the workers
         self._signals: list[signal.Signals] = []
-        self._is_view_gone = False
+        self._is_view_gone = self.has_lost_role = False
         self._start = time.monotonic()
         self._next_view = self._start + view.interval_seconds
 
@@ -170,6 +173,7 @@ class Supervisor:
         )
         if is_mistake or used >= allowed:
             process.state = RoleState.FAILED
+            self.has_lost_role = not is_mistake
             num = f" after {used} restart{'' if used == 1 else 's'}" if used else ""
             self._view.note(
                 "\n".join([f"{name} failed{num}: {exited}; its last lines:", *_last(process)])

@@ -9,20 +9,30 @@ from monolith.native_training.jobs.distributed import ProcessOptions
 from monolith.native_training.jobs.distributed import distributed_train as _distributed_train
 from monolith.native_training.jobs.ps_end import shutdown_ps
 from monolith.native_training.jobs.started_servers import NodeAliveCheckerError
+from monolith.native_training.jobs.sync_train import (
+    distributed_sync_train as _distributed_sync_train,
+)
+from monolith.native_training.jobs.sync_train import (
+    init_sync_train_and_update_conf as init_sync_train_and_update_conf,
+)
 from monolith.native_training.jobs.training_config import (
     CpuTrainingConfig,
     DistributedCpuTrainingConfig,
 )
 from monolith.native_training.tasks.local import local_train
+from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
 from monolith.train.roles.worker import JobReport
+from monolith.train.run_metrics import FitResult
 
 __all__ = [
     "CpuTraining",
     "CpuTrainingConfig",
     "DistributedCpuTrainingConfig",
     "NodeAliveCheckerError",
+    "distributed_sync_train",
     "distributed_train",
+    "init_sync_train_and_update_conf",
     "local_train",
 ]
 
@@ -75,3 +85,44 @@ def distributed_train(
         **options,
     }
     return _distributed_train(config, discovery, params, user_hooks, ProcessOptions(**given))
+
+
+def distributed_sync_train(
+    config: DistributedCpuTrainingConfig,
+    params: Any,
+    sync_backend: Any = None,
+    user_hooks: Sequence[Hook] = (),
+    *,
+    metrics: MetricsSink | None = None,
+) -> FitResult:
+    """Train a task as one rank of a synchronous job, until one rank has no more data.
+
+    Each rank calls the input function for data of its own. Gradients of dense parameters are
+    averaged over the ranks, and those of rows are added up, both of the loss of each rank as it is:
+    the result depends on the number of ranks. `monolith train --mode sync` trains any task so that
+    it does not.
+
+    Args:
+        config: Options of the job. Its index and `num_workers` are rank and number of ranks
+            (`init_sync_train_and_update_conf`); `enable_sync_training` is true, or the variable
+            MONOLITH_WITH_HOROVOD is set.
+        params: Parameters of a `NativeTask`, the same in all ranks.
+        sync_backend: Refused, as there is none yet.
+        user_hooks: Hooks of the run, the same in all ranks.
+        metrics: Sink of the measurements of rank 0; None writes an event file into
+            `config.model_dir`. Other ranks write nothing.
+
+    Raises:
+        AssertionError: The index is not the rank.
+        InvalidArgumentError: The ranks have different tasks or settings.
+        NotImplementedError: A field of the config, or a `sync_backend`, needs a part that is not
+            here.
+        UnavailableError: Another rank has failed.
+        ValueError: The config describes no rank, or the parameters no native task.
+    """
+    if sync_backend is not None:
+        raise NotImplementedError(
+            f"[distributed_sync_train] expected sync_backend=None, got {sync_backend!r}; give "
+            "user_hooks a ParameterSyncHook with the client of a backend"
+        )
+    return _distributed_sync_train(config, params, user_hooks, metrics)

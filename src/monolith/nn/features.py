@@ -56,6 +56,15 @@ class Embedded(Mapping[str, torch.Tensor]):
             self._views = self._owner.views(self.joined[:, : self._owner.width])
         return self._views[name]
 
+    @property
+    def apart(self) -> Mapping[str, torch.Tensor]:
+        """Rows of the features with combiner "rows", which `joined` does not have."""
+        return self._rows
+
+    def with_tensors(self, joined: torch.Tensor, apart: Mapping[str, torch.Tensor]) -> "Embedded":
+        """Return the same features with other tensors as their rows, such as copies elsewhere."""
+        return Embedded(joined, apart, self._owner, self.ids)
+
     def without_dense(self) -> "Embedded":
         """Return the same rows with `joined` cut to the features: a view, made without a copy."""
         width = self._owner.width
@@ -115,7 +124,8 @@ class Embedded(Mapping[str, torch.Tensor]):
                 f"[Embedded.mask] expected a feature with combiner 'first', got {name!r} with "
                 f"{feature.combiner!r}"
             )
-        return size_mask(self.ids[name].lengths, feature.max_length)
+        lengths = self.ids[name].lengths.to(self.joined.device, non_blocking=True)
+        return size_mask(lengths, feature.max_length)
 
 
 def size_mask(lengths: torch.Tensor, max_length: int) -> torch.Tensor:

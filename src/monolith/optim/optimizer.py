@@ -128,17 +128,36 @@ class Optimizer(torch.optim.Optimizer):
             step_all(queues)
         return loss
 
-    def begin_step(self) -> Callable[[], None]:
+    def begin_step(self, queue_gradients: Callable[[], None] | None = None) -> Callable[[], None]:
         """Step the dense parameters here; return a function that steps what is elsewhere.
 
         That is the tables, and dense parameters on servers. Call the function once, on any thread.
-        Until it returns, run no backward and no `zero_grad` of this optimizer; lookups may run
-        concurrently. `step` is both, and calls its hooks.
+        Until it returns, run no `zero_grad` of this optimizer and no backward to the tables;
+        lookups may run concurrently. `step` is both, and calls its hooks.
+
+        Args:
+            queue_gradients: Function that queues the gradients of the tables, which the returned
+                function calls first; a table that refuses the gradients then does so after the step
+                of the dense parameters. None means that the gradients are queued.
         """
+        if queue_gradients is not None:
+            self._opt_called = True  # as torch's frame of `step` says to schedulers
+            rates = self._learning_rates()  # of this step: a schedule may change them meanwhile
+            return functools.partial(self._step_late, self._begin_dense(), queue_gradients, rates)
         queues = self._checked_queues()
         if queues is None:
             return lambda: None
         return functools.partial(_step_in, self._begin_dense(), queues)
+
+    def _step_late(
+        self,
+        context: AbstractContextManager[None],
+        queue_gradients: Callable[[], None],
+        rates: list[list[float]],
+    ) -> None:
+        with context:
+            queue_gradients()
+            step_all(self._checked_queues(rates) or [])
 
     def _begin_dense(self) -> AbstractContextManager[None]:
         """Step the dense parameters, or return the context in which servers step them."""
@@ -173,7 +192,9 @@ class Optimizer(torch.optim.Optimizer):
             or _global_optimizer_post_hooks
         )
 
-    def _checked_queues(self) -> list[PendingGradients[Any]] | None:
+    def _checked_queues(
+        self, rates_of_queues: list[list[float]] | None = None
+    ) -> list[PendingGradients[Any]] | None:
         """Return the queues with gradients; None and empty queues if a gradient scaler skips."""
         self._opt_called = True  # as torch's frame of `step` says to schedulers
         if self._is_skipped():
@@ -181,7 +202,9 @@ class Optimizer(torch.optim.Optimizer):
                 queue.drop()
             return None
         queues = []
-        for queue, rates in zip(self.queues, self._learning_rates(), strict=True):
+        if rates_of_queues is None:
+            rates_of_queues = self._learning_rates()
+        for queue, rates in zip(self.queues, rates_of_queues, strict=True):
             if queue.check("[Optimizer.step]", rates):
                 queues.append(queue)
             else:

@@ -92,10 +92,13 @@ def restore_trainer(
         )
     tables = list(trainer.features.tables.values())
     names = checkpoint.older_names(tables)
-    checkpoint.restore(tables=tables, dense=_model_tensors(trainer), states=_states(trainer, names))
+    own = tables if trainer.sync is None or trainer.sync.is_chief else []  # rank 0 asks all ranks
+    checkpoint.restore(tables=own, dense=_model_tensors(trainer), states=_states(trainer, names))
     saved_rates = rename_tables(trainer.state.saved_rates, names)
     trainer.rates.take_over(saved_rates, trainer.state.step)
     _send_restored(trainer, checkpoint)
+    if trainer.sync is not None:
+        trainer.sync.after_restore()
     return checkpoint
 
 
@@ -145,7 +148,7 @@ def contents_of(trainer: "Trainer") -> Contents:
     job, served = trainer.job, trainer.served
     dense, states = _model_tensors(trainer), _states(trainer)
     tensors = [(str(tensor.device), name, tensor) for name, tensor in dense.items()]
-    servers = trainer.servers
+    servers = trainer.servers if trainer.sync is None else None
     document = {CLIENTS: servers.clients_state()} if isinstance(servers, RemoteServers) else None
     if document is not None and job is not None and served is not None:
         document |= {JOB: job.export(), DENSE_VERSIONS: served.versions}

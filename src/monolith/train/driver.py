@@ -204,14 +204,19 @@ class StepContext:
     Args:
         run: The run of the step.
         coordinator: Coordinator of the threads of the run.
+        ask_stop: Asks for the end of a run of several processes; None ends the run at once.
     """
 
     run: Run
     coordinator: Coordinator
+    ask_stop: Callable[[], None] | None = None
 
     def request_stop(self) -> None:
-        """End the run normally after this step and the `after_run` of every hook."""
-        self.coordinator.request_stop()
+        """End the run normally after this step and the `after_run` of every hook.
+
+        A run of synchronous ranks ends after the next step, in all ranks.
+        """
+        (self.ask_stop or self.coordinator.request_stop)()
 
     @property
     def stop_requested(self) -> bool:
@@ -348,6 +353,7 @@ def drive(
     finish: Callable[[], None] | None = None,
     recover: Callable[[OpError], bool] | None = None,
     max_recoveries: int = MAX_RECOVERIES,
+    ask_stop: Callable[[], None] | None = None,
 ) -> Run:
     """Call `step` until its input ends or a hook requests a stop.
 
@@ -379,6 +385,7 @@ def drive(
             forgotten, and so are stops that were requested. None keeps the state as it is.
         max_recoveries: Largest number of recoveries in a row without a complete step beyond those
             that were complete before; 0 never recovers.
+        ask_stop: Called if a hook requests a stop; None ends the run.
 
     Returns:
         The run, with `num_recoveries`.
@@ -395,7 +402,7 @@ def drive(
         [1, 2, 3]
     """
     run = Run() if run is None else run
-    loop = _StepLoop(step, hooks, run, finish)
+    loop = _StepLoop(step, hooks, run, finish, ask_stop)
     with run.as_current():
         loop.begin()
         while True:
@@ -422,8 +429,10 @@ class _StepLoop:
         hooks: Sequence[Hook],
         run: Run,
         finish: Callable[[], None] | None,
+        ask_stop: Callable[[], None] | None,
     ) -> None:
         self._step, self._run, self._finish = step, run, finish
+        self._ask_stop = ask_stop
         self._hooks = list(hooks)
         self._num_front = self._num_listed = 0  # hooks of QUEUE_HOOKS, at the front of the hooks
         self._is_ending = False
@@ -446,7 +455,7 @@ class _StepLoop:
 
     def run_session(self, coordinator: Coordinator, thread: _HookThread | None) -> None:
         """Run steps until the run ends, and call `end` of the hooks."""
-        ctx = StepContext(self._run, coordinator)
+        ctx = StepContext(self._run, coordinator, self._ask_stop)
         for hook in list(self._hooks):
             hook.after_create_session(self._run, coordinator)
         self._start_new_hooks(coordinator)

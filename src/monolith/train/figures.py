@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from monolith.data import Batch
+from monolith.cluster import RemoteServers, Servers
+from monolith.data import Batch, Batches
 from monolith.nn import Features
-from monolith.observe.alerts import Alerts
+from monolith.observe.alerts import AlertRule, Alerts
+from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook, Run, StepContext, StepResults
 
 if TYPE_CHECKING:
@@ -117,6 +119,23 @@ class AlertsHook(ReportHook):
         values = {name: getattr(figures, name, 0.0) for name in ALERT_FIGURES}
         values["lost_pushes"] = self._lost_pushes()
         self._alerts.check(figures.step, {**values, **figures.metrics})
+
+
+def alert_hooks(
+    rules: Sequence[AlertRule], sink: MetricsSink, servers: Servers | None
+) -> list[Hook]:
+    """Return the hook that looks for alerts; an empty list without rules.
+
+    Args:
+        rules: Rules over the figures.
+        sink: Sink that counts the alerts.
+        servers: Servers of the run, whose lost pushes are a figure; None without servers.
+    """
+
+    def lost_pushes() -> int:
+        return servers.lost_pushes if isinstance(servers, RemoteServers) else 0
+
+    return [AlertsHook(Alerts(rules, sink), lost_pushes)] if rules else []
 
 
 class Meter:
@@ -221,6 +240,30 @@ class Meter:
         values = {name: metric.value for name, metric in self._metrics.items()}
         return {name: value for name, value in values.items() if value is not None}
 
+    def merge(self, other: "Meter") -> None:
+        """Add the sums of another meter of the same metrics; a metric without `merge` is left out.
+
+        Args:
+            other: The meter, which is not used afterwards.
+        """
+        self._update()
+        other._update()
+        self.num_samples += other.num_samples
+        self.staleness, self._loss = max(self.staleness, other.staleness), self._loss + other._loss
+        lacking = [name for name, m in self._metrics.items() if not hasattr(m, "merge")]
+        if lacking:
+            _log.warning("%s are left out: they have no merge", ", ".join(lacking))
+            self._metrics = {n: m for n, m in self._metrics.items() if n not in lacking}
+        for name, metric in self._metrics.items():
+            if name in other._metrics:
+                metric.merge(other._metrics[name])  # type: ignore[attr-defined]
+
+    def take_sums(self, other: "Meter") -> None:
+        """Take the sums and metrics of another meter; the clock of this one goes on."""
+        self.num_samples, self.staleness = other.num_samples, other.staleness
+        self._loss, self._metrics = other._loss, other._metrics
+        self._pending, self._num_pending = [], 0
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the clock of `samples_per_second` until the block ends."""
@@ -320,6 +363,12 @@ def label_of(batch: Batch, names: Sequence[str]) -> torch.Tensor | None:
     if len(names) == 1:
         return batch.labels[names[0]]
     return torch.stack([batch.labels[name] for name in names], 1) if names else None
+
+
+def share_read(batches: Iterator[Batch]) -> float | None:
+    """Return the share of the source that is read, with batches read ahead; None if unknown."""
+    done, total = batches.progress if isinstance(batches, Batches) else (0, 0)
+    return done / total if total else None
 
 
 class FiguresHook(Hook):

@@ -56,7 +56,7 @@ class EvalHook(Hook):
                 self.evaluations[step] = figures = self._figures()
             if self._is_enough(figures):
                 self.is_early = True
-                ctx.request_stop()
+                ctx.coordinator.request_stop()  # the figures are those of all ranks
 
     def _figures(self) -> dict[str, float]:
         """Evaluate; once more from the beginning if a server came back without its cut."""
@@ -125,6 +125,34 @@ class JobEndHook(Hook):
             self._job.stop_all()
         self._job.await_others(self._timeout_seconds)
         run.global_step = max(run.global_step or 0, self._job.read_steps())  # theirs too
+
+
+def job_hooks(
+    job: JobClient | None, served: ServedDense | None, stop: Callable[[], None]
+) -> list[Hook]:
+    """Return the hooks by which a job takes part in a run; none without a job.
+
+    Args:
+        job: Connection to the job.
+        served: Dense parameters on its servers.
+        stop: Function that ends the run.
+    """
+    if job is None or served is None:
+        return []
+    job.on_stop = stop
+    return [RefreshHook(served)]
+
+
+def end_hooks(job: JobClient | None, is_stopping: Callable[[], bool]) -> list[Hook]:
+    """Return the hook by which the chief waits for other workers; none without a job.
+
+    Args:
+        job: Connection to the job.
+        is_stopping: Whether the run ends before its data.
+    """
+    if job is None or not job.is_chief:
+        return []
+    return [JobEndHook(job, is_stopping, job.end_seconds)]
 
 
 class EvictHook(Hook):

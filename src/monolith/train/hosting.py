@@ -9,6 +9,7 @@ from monolith.cluster import LocalServers, Servers
 from monolith.cluster.servers_engine import servers_engine
 from monolith.features import BagFeature, FeatureEngine, engine_for
 from monolith.observe.metrics import MetricsSink
+from monolith.ops.devices import DeviceTransfer, find_device, state_on
 from monolith.table import Table, TableConfig
 from monolith.table.base import BaseTable
 from monolith.table.calls import Clock
@@ -42,17 +43,30 @@ def engine_maker(
     return engine_for if servers is None else servers_engine(servers, sink, model_name)
 
 
-def host_parameters(
-    model: torch.nn.Module, servers: Servers | None
-) -> list[tuple[torch.nn.Parameter, dict[str, Any]]]:
-    """Put the parameters of servers in the place of the model's, by turns.
+def transfer_to(device: str) -> DeviceTransfer | None:
+    """Return the transfer to the device of a dense model; None if that is the CPU.
 
-    A server that has a parameter of the name keeps its value; else it takes that of the model.
-    Parameters stay in the trainer if the servers are other processes.
+    Raises:
+        ValueError: This machine does not have the device.
+    """
+    place = find_device("[Trainer]", device)
+    return None if place.type == "cpu" else DeviceTransfer(place)
+
+
+def host_parameters(
+    model: torch.nn.Module, servers: Servers | None, transfer: DeviceTransfer | None = None
+) -> list[tuple[torch.nn.Parameter, dict[str, Any]]]:
+    """Put the model on its device, and the parameters of servers in the place of the model's.
+
+    Servers take turns. A server that has a parameter of the name keeps its value, on the device of
+    the model from now on; else it takes that of the model. Parameters stay in the trainer if the
+    servers are other processes.
 
     Returns:
         The parameters, each with what an optimizer has kept for it.
     """
+    if transfer is not None:
+        model.to(transfer.device)
     if not isinstance(servers, LocalServers):
         return []
     hosted, pairs = {}, []
@@ -60,7 +74,11 @@ def host_parameters(
         server = servers[i % len(servers)]
         hosted[id(parameter)] = mine = server.parameter(name, parameter)
         mine.requires_grad_(parameter.requires_grad)
-        pairs.append((mine, server.state(name)))
+        state = server.state(name)
+        if mine.device != parameter.device:
+            mine.data = mine.data.to(parameter.device)
+            state.update(state_on(parameter.device, state))
+        pairs.append((mine, state))
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             setattr(module, name, hosted[id(parameter)])

@@ -4,6 +4,7 @@
 look up and compute through it.
 """
 
+import contextlib
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.features import FeatureEngine
 from monolith.nn import Embedded, Features
 from monolith.ops import Ragged, RaggedColumns
+from monolith.ops.devices import DeviceTransfer, Fetched
 from monolith.optim import Optimizer
 from monolith.train.figures import Meter
 from monolith.train.run_state import StepClock
@@ -176,6 +178,14 @@ class Inputs:
         self._rows, self._dense = rows, dense
         self.matrix = rows.joined
 
+    def ready(self, batch: Batch) -> Batch:
+        """Return the batch for the model, whose columns and inputs the model may use from now on.
+
+        Args:
+            batch: Batch of the inputs.
+        """
+        return batch
+
     @property
     def dense(self) -> torch.Tensor:
         """Dense columns of the task side by side, float32 (batch, num_columns).
@@ -191,6 +201,89 @@ class Inputs:
         `pooled.joined` is a view of all features side by side, (batch, width).
         """
         return self._rows if self._dense is None else self._rows.without_dense()
+
+
+class DeviceInputs(Inputs):
+    """Inputs on the device of the dense model, with the labels and other columns of the batch.
+
+    Torch's graph is cut here. The model differentiates the copies on the device; the gradients of
+    the copies come back, and `queue_gradients` runs backward from the rows in main memory.
+
+        lookup -> matrix, rows     | send  ->  copies -> model -> loss       device
+        queue  <- their gradients  | fetch <-  gradients of the copies
+
+    Args:
+        host: Inputs in main memory.
+        batch: Batch of the inputs.
+        transfer: Transfer to the device and back.
+    """
+
+    def __init__(self, host: Inputs, batch: Batch, transfer: DeviceTransfer) -> None:
+        rows, has_dense = host._rows, host._dense is not None
+        outputs = [rows.joined, *rows.apart.values()]
+        self._transfer = transfer
+        self._sent = transfer.send([*outputs, *_columns(batch)])
+        self._batch = _with_columns(batch, self._sent.tensors[len(outputs) :])
+        copies = self._sent.tensors[: len(outputs)]
+        self._trained = [
+            pair for pair in zip(outputs, copies, strict=True) if pair[0].requires_grad
+        ]
+        for _, copy in self._trained:
+            copy.requires_grad_()
+        self._gradients: tuple[list[torch.Tensor], Fetched] | None = None
+        names = list(rows.apart)
+        rows = rows.with_tensors(copies[0], dict(zip(names, copies[1:], strict=True)))
+        super().__init__(rows, rows.joined if has_dense else None)
+
+    def ready(self, batch: Batch) -> Batch:
+        """Return the batch on the device, with its ids in main memory; the host does not wait."""
+        self._sent.await_on_stream()
+        return self._batch
+
+    @property
+    def dense(self) -> torch.Tensor:
+        """Dense columns of the task side by side, float32 (batch, num_columns)."""
+        return self.matrix.detach()[:, self.pooled.joined.shape[1] :].clone()
+
+    def fetch_gradients(self) -> None:
+        """Begin to copy the gradients to main memory, after the backward of the model."""
+        pairs = [(root, copy.grad) for root, copy in self._trained if copy.grad is not None]
+        gradients = [gradient for _, gradient in pairs if gradient is not None]
+        fetched = self._transfer.fetch(gradients)
+        self._gradients = [root for root, _ in pairs], fetched
+        self._trained = []
+
+    def await_gradients(self) -> None:
+        """Wait until the gradients are in main memory."""
+        if self._gradients is not None:
+            self._gradients[1].wait()
+
+    def queue_gradients(self) -> None:
+        """Queue the gradients on the tables; wait for them first. Any thread may call it, once."""
+        gradients, self._gradients = self._gradients, None
+        if gradients is not None and gradients[0]:
+            roots, fetched = gradients
+            torch.autograd.backward(roots, fetched.wait())
+
+
+def _columns(batch: Batch) -> list[torch.Tensor]:
+    """Return all columns of a batch but its ids."""
+    others = [column for column in (batch.weight, batch.time) if column is not None]
+    return [*batch.dense.values(), *batch.labels.values(), *others]
+
+
+def _with_columns(batch: Batch, columns: Sequence[torch.Tensor]) -> Batch:
+    """Return a batch with other tensors in the place of its `_columns`."""
+    rest = iter(columns)
+    dense = {name: next(rest) for name in batch.dense}
+    labels = {name: next(rest) for name in batch.labels}
+    return Batch(
+        batch.features,
+        with_columns(batch.dense, dense),
+        with_columns(batch.labels, labels),
+        None if batch.weight is None else next(rest),
+        None if batch.time is None else next(rest),
+    )
 
 
 def dense_matrix(batch: Batch, names: Iterable[str]) -> torch.Tensor:
@@ -276,6 +369,8 @@ class Trainee:
         optimizer: Optimizer of the dense parameters and the tables.
         clock: Clock of the updates.
         served: Dense parameters on the servers of a job; None without a job.
+        transfer: Transfer to the device of the dense model; None if that is the CPU.
+        reader: Engine that reads without training; None takes that of the features.
     """
 
     task: "Task"
@@ -286,6 +381,8 @@ class Trainee:
     optimizer: Optimizer
     clock: StepClock
     served: ServedDense | None = None
+    transfer: DeviceTransfer | None = None
+    reader: FeatureEngine | None = None
 
     def look_up(
         self, batch: Batch, *, is_training: bool, engine: FeatureEngine | None = None
@@ -300,6 +397,7 @@ class Trainee:
             engine: Engine of the features to read without training, such as a `CutEngine`; None
                 takes that of the tables.
         """
+        engine = engine or (None if is_training else self.reader)
         # Without features, the dense columns alone know the number of samples.
         with_dense = self.columns.dense or not self.features.features
         dense = dense_matrix(batch, self.columns.dense) if with_dense else None
@@ -309,12 +407,51 @@ class Trainee:
             self.features.read(batch.features, dense=dense, is_training=is_training), dense
         )
 
+    def send(self, inputs: Inputs, batch: Batch) -> Inputs:
+        """Return the inputs on the device of the dense model, in which `forward` takes them."""
+        return inputs if self.transfer is None else DeviceInputs(inputs, batch, self.transfer)
+
     def forward(
         self, inputs: Inputs, batch: Batch, *, is_training: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the checked loss and prediction of a batch, in the precision of the settings."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            return checked_outputs(self.task, self.model, inputs, batch, is_training=is_training)
+        """Return the checked loss and prediction of a batch, in the precision of the settings.
+
+        The loss is not of 16 bits.
+        """
+        batch = inputs.ready(batch)
+        with self._autocast():
+            loss, prediction = checked_outputs(
+                self.task, self.model, inputs, batch, is_training=is_training
+            )
+        return loss.float() if loss.dtype.itemsize < 4 else loss, prediction
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        kind = "cpu" if self.transfer is None else self.transfer.device.type
+        return torch.autocast(kind, torch.bfloat16, enabled=self.settings.precision == "bf16")
+
+    def score(
+        self, batch: Batch, engine: FeatureEngine | None = None
+    ) -> tuple[float, torch.Tensor]:
+        """Return loss and prediction of a batch in main memory, without training.
+
+        Args:
+            batch: Batch with labels.
+            engine: Engine of the features, as in `look_up`.
+        """
+        inputs = self.send(self.look_up(batch, is_training=False, engine=engine), batch)
+        outputs = self.forward(inputs, batch, is_training=False)
+        loss, prediction = self._fetched(*outputs)
+        return loss.item(), prediction
+
+    def predict(self, batch: Batch) -> torch.Tensor:
+        """Return the prediction of a batch in main memory, without training."""
+        inputs = self.send(self.look_up(batch, is_training=False), batch)
+        with self._autocast():
+            prediction = self.task.predict(self.model, inputs, inputs.ready(batch))
+        return self._fetched(prediction)[0]
+
+    def _fetched(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        return tensors if self.transfer is None else self.transfer.fetch(tensors).wait()
 
     def clip_gradients(self, max_norm: float) -> None:
         """Bound the norm over the gradients of all dense parameters and tables by `max_norm`."""

@@ -8,6 +8,7 @@ stages 5 to 7.
 """
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ import torch
 from torch.autograd import profiler
 
 from monolith.cluster.data_service.served_batches import ServedBatches
+from monolith.cluster.ranks.key_exchange import KeyMessages
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError
 from monolith.train.driver import (
@@ -29,7 +31,7 @@ from monolith.train.driver import (
     StepContext,
     StepResults,
 )
-from monolith.train.inputs import Inputs, Trainee
+from monolith.train.inputs import DeviceInputs, Inputs, Trainee
 from monolith.train.non_finite import loss_error
 from monolith.train.read_ahead import StepReader
 from monolith.train.roles.job_source import JobSource, source_position
@@ -39,6 +41,7 @@ from monolith.train.run_state import (
     set_random_states,
     torch_states,
 )
+from monolith.train.task import Task
 
 
 class SourceBatch(NamedTuple):
@@ -62,10 +65,12 @@ class StepInput(NamedTuple):
     Attributes:
         parts: One `Part` per batch; several if gradients are accumulated.
         version: Number of updates that were applied before the lookup began.
+        lookups: Keys and facts of the lookups of all ranks; empty without ranks.
     """
 
     parts: list[Part]
     version: int
+    lookups: Sequence[KeyMessages] = ()
 
 
 class BatchOutput(NamedTuple):
@@ -97,7 +102,9 @@ class StepOutput(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Mean loss of the batches."""
+        """Mean loss of the batches; NaN without batches, as of a rank whose data has ended."""
+        if not self.parts:
+            return math.nan
         return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
 
 
@@ -148,16 +155,22 @@ class Stages:
     Attributes:
         read: Take the batches of a step from the source, on a thread with prefetch.
         lookup: Look up the rows of a step, on a thread with prefetch.
-        wait: Wait for the batches and rows of a step; without prefetch, this is read and lookup.
-        forward: Compute loss and predictions.
+        send: Copy rows and columns into pinned memory, from which they go to the device of the
+            dense model; on the thread of the lookup. 0 on the CPU.
+        wait: Wait for the batches and rows of a step; without prefetch, this is read, lookup and
+            send.
+        forward: Compute loss and predictions; on a device, start to compute them.
         backward: Compute gradients and queue those of the tables, after the update of the step
-            before.
+            before; on a device, start to compute them.
+        copy: Wait until a device has computed and copied loss, predictions and gradients of rows.
+            0 on the CPU.
         update: Update the dense parameters and tables; with push, start the update of the tables.
         step: The whole step, from wait to update, without hooks.
     """
 
     def __init__(self) -> None:
         self.read, self.lookup, self.wait = Stage("read"), Stage("lookup"), Stage("wait")
+        self.send, self.copy = Stage("send"), Stage("copy")
         self.forward, self.backward = Stage("forward"), Stage("backward")
         self.update, self.step = Stage("update"), Stage("step")
         self.all: tuple[Stage, ...] = tuple(vars(self).values())
@@ -232,6 +245,28 @@ class Updates:
             raise
 
 
+def _may_queue_late(trainee: Trainee) -> bool:
+    """Whether the thread of updates may wait for gradients of rows that come from a device.
+
+    Not if something needs the norm of these gradients before the step of the dense parameters.
+    """
+    settings = trainee.settings
+    return (
+        trainee.transfer is not None
+        and settings.push > 0
+        and settings.clip_norm is None
+        and trainee.served is None
+        and type(trainee.task).change_gradients is Task.change_gradients
+        and trainee.optimizer.queues == [trainee.features.pending]
+    )
+
+
+def _queue_gradients(parts: Sequence[Part]) -> None:
+    for part in parts:
+        if isinstance(part.inputs, DeviceInputs):
+            part.inputs.queue_gradients()
+
+
 def position_of(batches: Iterator[Batch]) -> Any:
     """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
     state_dict = getattr(batches, "state_dict", None)
@@ -280,6 +315,7 @@ class TrainLoop(Hook):
         self._num_read, self._num_steps = state.step - state.first, 0
         capacity = 0 if isinstance(settings.prefetch, str) else settings.prefetch
         self._is_stopping, self.stages = False, Stages()
+        self._queues_late = _may_queue_late(trainee)
         self._last_step = None if settings.steps is None else state.first + settings.steps
         self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
         self.updates = Updates(state, is_async=settings.push > 0)
@@ -304,6 +340,9 @@ class TrainLoop(Hook):
                     batch = trainee.columns.bind(batch)  # 2: ids of features, dense columns, labels
                     inputs = trainee.look_up(batch, is_training=True)  # 3, 4: rows, one matrix
                     parts.append(Part(batch, inputs, position))
+            if trainee.transfer is not None:
+                with self.stages.send:
+                    parts = [Part(b, trainee.send(inputs, b), p) for b, inputs, p in parts]
         except PREEMPTION_ERRORS:
             self.unread = samples + self.unread
             raise
@@ -319,18 +358,11 @@ class TrainLoop(Hook):
             return self._step()
 
     def _step(self) -> StepOutput:
-        trainee, updates, stages = self._trainee, self.updates, self.stages
+        trainee, stages = self._trainee, self.stages
         with stages.wait:
-            parts, version = self._take()
-        outputs = []
-        for batch, inputs, _ in parts:
-            with stages.forward:
-                loss, prediction = trainee.forward(inputs, batch, is_training=True)  # 5: model
-                outputs.append(BatchOutput(batch, self._finite(loss, batch), prediction.detach()))
-            with stages.backward:
-                updates.wait()  # the tables' step before this one may run during stage 5
-                mean = loss / len(parts) if len(parts) > 1 else loss
-                mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued
+            parts, version, *_ = self._take()
+        train = self._train if trainee.transfer is None else self._compute_on_device
+        outputs = train(parts)
         with stages.update:
             self._update(parts)
         self._attempt = None
@@ -338,26 +370,84 @@ class TrainLoop(Hook):
         num_steps = (self._run.global_step or 0) + 1
         self._run.global_step = num_steps if served is None else max(num_steps, served.num_steps)
         is_alone = served is None or served.num_workers == 1
-        self._state.position = source_position(parts[-1].position, is_alone=is_alone)
-        self._state.num_samples += sum([len(part.batch) for part in parts])
+        if parts:
+            self._state.position = source_position(parts[-1].position, is_alone=is_alone)
+        self._state.num_samples += self._num_samples(parts)
         staleness, self._num_steps = self._num_steps - version, self._num_steps + 1
         if served is not None:
             staleness = max(staleness, served.staleness)
         self.reader.finish()
         return StepOutput(outputs, staleness)
 
+    def _train(self, parts: list[Part]) -> list[BatchOutput]:
+        """Compute losses and queue gradients: stages 5 and 6."""
+        return [self._train_part(part, len(parts)) for part in parts]
+
+    def _train_part(self, part: Part, divisor: float) -> BatchOutput:
+        """Compute the loss of a batch, and the gradients of the loss divided by a number."""
+        trainee, batch = self._trainee, part.batch
+        with self.stages.forward:
+            loss, prediction = trainee.forward(part.inputs, batch, is_training=True)  # 5: model
+            output = BatchOutput(batch, self._finite(loss, batch), prediction.detach())
+        with self.stages.backward:
+            self.updates.wait()  # the tables' step before this one may run during stage 5
+            mean = loss / divisor if divisor != 1 else loss
+            mean.backward()  # type: ignore[no-untyped-call]  # 6: gradients, queued
+        return output
+
+    def _num_samples(self, parts: list[Part]) -> int:
+        return sum([len(part.batch) for part in parts])
+
+    def _prepare_update(self, parts: list[Part]) -> None:
+        """Set what the update needs to know of its batches."""
+        if self._trainee.served is not None:
+            self._trainee.served.note_progress([part.position for part in parts])
+        self._trainee.clock.set([part.batch for part in parts])
+
+    def _compute_on_device(self, parts: list[Part]) -> list[BatchOutput]:
+        """Do the same on a device, to which all work is given before the first wait for it."""
+        trainee, stages, transfer = self._trainee, self.stages, self._trainee.transfer
+        assert transfer is not None
+        sent, fetched, outputs = [], [], []
+        for batch, inputs, _ in parts:
+            assert isinstance(inputs, DeviceInputs)
+            sent.append(inputs)
+            with stages.forward:
+                loss, prediction = trainee.forward(inputs, batch, is_training=True)
+                fetched.append(transfer.fetch([loss, prediction]))
+            with stages.backward:
+                if not self._queues_late:
+                    self.updates.wait()
+                mean = loss / len(parts) if len(parts) > 1 else loss
+                mean.backward()  # type: ignore[no-untyped-call]
+                inputs.fetch_gradients()
+        for part, arriving in zip(parts, fetched, strict=True):
+            with stages.copy:
+                loss, prediction = arriving.wait()
+            outputs.append(BatchOutput(part.batch, self._finite(loss, part.batch), prediction))
+        if not self._queues_late:
+            with stages.copy:
+                for inputs in sent:
+                    inputs.await_gradients()
+            with stages.backward:
+                for inputs in sent:
+                    inputs.queue_gradients()
+        return outputs
+
     def _update(self, parts: list[Part]) -> None:
         trainee, optimizer = self._trainee, self._trainee.optimizer
-        if trainee.served is not None:
-            trainee.served.note_progress([part.position for part in parts])
+        begin: Callable[..., Callable[[], None]] = optimizer.begin_step
+        if self._queues_late:
+            self.updates.wait()
+            begin = functools.partial(begin, functools.partial(_queue_gradients, parts))
+        self._prepare_update(parts)
         if trainee.settings.clip_norm is not None:
             trainee.clip_gradients(trainee.settings.clip_norm)
         trainee.task.change_gradients(optimizer, self._run.global_step or 0)
-        trainee.clock.set([part.batch for part in parts])
         num_begun = optimizer.num_begun
         try:
             # 7: dense parameters; tables: one step per distinct id, now or during the next stage 5
-            self.updates.apply(optimizer.begin_step() if trainee.settings.push else optimizer.step)
+            self.updates.apply(begin() if trainee.settings.push else optimizer.step)
             if optimizer.dense is not None:
                 optimizer.dense.zero_grad()
             if self.schedule is not None:

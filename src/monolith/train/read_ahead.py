@@ -49,7 +49,7 @@ class StepReader(Generic[T]):
         self._num_made = self._num_finished = 0
         self._error: BaseException | None = None  # of the thread, StopIteration included
         self._is_stopped = False
-        self._is_thread_on = False
+        self._is_thread_on = self._is_making = False
         self._coordinator: Coordinator | None = None
 
     @property
@@ -142,6 +142,28 @@ class StepReader(Generic[T]):
             self._items.clear()
         return items
 
+    def settle(self) -> None:
+        """Wait until the thread has made all items that it may make before the next `finish`.
+
+        Raises:
+            DeadlineExceededError: The thread made no item within the limit.
+        """
+        with self._changed:
+            if not wait_until(
+                self._changed,
+                lambda: (
+                    not self._is_thread_on
+                    or self._is_stopped
+                    or not (self._is_making or self._may_make())
+                ),
+                self._timeout_seconds,
+                lambda: "the batches that are read ahead; Ctrl-C ends the run",
+            ):
+                raise DeadlineExceededError(
+                    f"[StepReader.settle] expected the batches that are read ahead within "
+                    f"{self._timeout_seconds} s, got none; the source is stuck"
+                )
+
     def _may_make(self) -> bool:
         return self._num_made - self._num_finished <= self._capacity
 
@@ -151,10 +173,11 @@ class StepReader(Generic[T]):
                 item = self._make()
                 with self._changed:
                     self._items.append(item)
+                    self._is_making = False
                     self._changed.notify_all()
         except BaseException as error:  # the next `take` raises it
             with self._changed:
-                self._error = error
+                self._error, self._is_making = error, False
                 self._is_thread_on = False  # else `_is_next_wanted` has said so
                 self._changed.notify_all()
 
@@ -168,6 +191,7 @@ class StepReader(Generic[T]):
                 self._changed.notify_all()
                 return False
             self._num_made += 1
+            self._is_making = True
             return True
 
 

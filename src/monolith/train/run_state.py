@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 RANDOM_NAMES = ("random", "cuda_random", "python_random", "numpy_random")
+
+RANK_STATES = "rank_states"
+"""Name of the random states of ranks 1, 2, ... in the state of a run."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +94,19 @@ def _set_cuda_states(states: list[torch.Tensor]) -> None:
             len(states),
             num_devices,
         )
+
+
+@contextlib.contextmanager
+def torch_threads(number: int | None) -> Iterator[None]:
+    """Set torch's number of threads until the block ends; None changes nothing."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        if number is not None:
+            torch.set_num_threads(before)
 
 
 class BufferCopies:
@@ -226,10 +242,22 @@ class StepClock:
         """Set the time of the last step, and `num_clamped`."""
         self._time, self.num_clamped = state["time"], state["num_clamped"]
 
+    def now(self) -> int:
+        """Return the time of the clock."""
+        return self._clock()
+
     def set(self, batches: Iterable[Batch]) -> None:
         """Set the time of the next update: the latest time of the step's samples."""
         times = [int(b.time.max()) for b in batches if b.time is not None and len(b.time)]
-        now = self._clock()
+        self.set_times(times, self._clock())
+
+    def set_times(self, times: Sequence[int], now: int) -> None:
+        """Set the time of the next update.
+
+        Args:
+            times: Times of the step's samples; the latest one counts.
+            now: Time of the clock, for samples without a time.
+        """
         self._time = min(max(times), now + _FUTURE_SECONDS) if times else now
         self.num_clamped += bool(times) and max(times) > self._time
 
@@ -243,6 +271,9 @@ class RunState:
         rates: Learning rates of the task by name.
 
     Attributes:
+        rank: Number of this process among the ranks of a job; 0 without ranks.
+        joint: Function that returns the parts of the state that are those of all ranks; None
+            without ranks.
         first: Global step at which the `fit` began; `TrainSettings.steps` counts from there.
         position: Source position after the last trained batch; None if the source has none.
         best: Best figure of the evaluations for the early stop; None before the first evaluation.
@@ -257,6 +288,8 @@ class RunState:
     def __init__(self, run: Run, clock: StepClock, rates: Mapping[str, RateValue]) -> None:
         self._run, self._clock, self._rates = run, clock, rates
         self.saved_rates: Mapping[str, RateValue] | None = None
+        self.rank = 0
+        self.joint: Callable[[], Mapping[str, Any]] | None = None
         self.first = 0
         self.position: Any = None
         self.best: float | None = None
@@ -373,11 +406,16 @@ class RunState:
             "position": self.position,
             "best": None if self.best is None else float(self.best).hex(),  # JSON has no NaN
             "num_worse": self.num_worse,
-            "figures": self._sums if self._meter is None else self._meter.state_dict(),
+            "figures": self.figures_state(),
             "clock": self._clock.state_dict(),
             "rates": self._rates,
             **random_states(),
+            **({} if self.joint is None else self.joint()),
         }
+
+    def figures_state(self) -> Any:
+        """Return the sums of the meter since the last report."""
+        return self._sums if self._meter is None else self._meter.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state, so that the next `fit` goes on with the saved one."""
@@ -387,8 +425,10 @@ class RunState:
         self.num_worse = state["num_worse"]
         self.is_torn = False
         # Older checkpoints have no figures and no rates.
-        self._meter, self._sums = None, state.get("figures")
+        self._meter, self._sums = None, None if self.rank else state.get("figures")
         self.saved_rates = state.get("rates")
         self._clock.load_state_dict(state["clock"])
-        self._random = {name: state[name] for name in RANDOM_NAMES if name in state}
+        others = state.get(RANK_STATES, [])
+        own = others[self.rank - 1] if 0 < self.rank <= len(others) else state
+        self._random = {name: own[name] for name in RANDOM_NAMES if name in own}
         set_random_states(self._random)

@@ -1,6 +1,7 @@
 """The options of a `Trainer`."""
 
 import math
+import re
 from dataclasses import dataclass
 
 from monolith.observe.alerts import AlertRule
@@ -22,6 +23,7 @@ SKIP, WAIT = "skip", "wait"
 """Values of `TrainSettings.busy_save`."""
 
 _PRECISIONS = ("fp32", "bf16")
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,10 @@ class TrainSettings:
     Args:
         steps: Maximum number of steps of a `fit`; None trains until the data ends.
         seed: Seed of the generators of torch, Python and numpy; rows have their features' seeds.
-        precision: Precision of model and loss: "fp32", or "bf16" (autocast, float32 parameters).
+        precision: Precision of the model: "fp32", or "bf16" (autocast); parameters and loss are
+            float32 with both.
+        device: Device of model, loss and dense optimizer: "cpu", "cuda" or "cuda:1"; tables and ids
+            stay in main memory.
         clip_norm: Maximum L2 norm of all gradients, dense and tables together; None does not clip.
         accumulate: Number of batches per step, whose gradients are averaged.
         threads: Number of threads of torch and tables during a `fit`; None keeps torch's number.
@@ -104,6 +109,7 @@ class TrainSettings:
     steps: int | None = None
     seed: int = 0
     precision: str = "fp32"
+    device: str = "cpu"
     clip_norm: float | None = None
     accumulate: int = 1
     threads: int | None = None
@@ -147,6 +153,10 @@ class TrainSettings:
             raise ValueError(
                 f"[TrainSettings] expected precision in {', '.join(_PRECISIONS)}, got "
                 f"{self.precision!r}"
+            )
+        if not isinstance(self.device, str) or _DEVICE.fullmatch(self.device) is None:
+            raise ValueError(
+                f"[TrainSettings] expected device cpu, cuda or cuda:N, got {self.device!r}"
             )
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(

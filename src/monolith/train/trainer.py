@@ -14,34 +14,43 @@ from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers, RemoteServers, Servers
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.served_dense import ServedDense
+from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.cluster.ranks.ranks_engine import ranks_engine
 from monolith.control import ControlOptions
-from monolith.data import Batch, Batches
+from monolith.data import Batch
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.features import cut_tables
 from monolith.nn import Features
-from monolith.observe.alerts import Alerts, alert_rules
+from monolith.observe.alerts import alert_rules
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import restore_trainer, save_trainer
-from monolith.train.controlled.run_control import ControlHook, ControlledFit, control_hooks
+from monolith.train.controlled.run_control import (
+    ControlHook,
+    ControlledFit,
+    check_control,
+    control_hooks,
+)
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import ALERT_FIGURES, AlertsHook, FiguresHook, Meter, label_of
+from monolith.train.figures import ALERT_FIGURES, Meter, alert_hooks, label_of, share_read
 from monolith.train.hooks import (
     EvalHook,
     EvictHook,
-    JobEndHook,
-    RefreshHook,
     RunLockHook,
     SweepHook,
     check_hours,
+    end_hooks,
+    job_hooks,
 )
-from monolith.train.hosting import engine_maker, host_parameters, table_maker
+from monolith.train.hosting import engine_maker, host_parameters, table_maker, transfer_to
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
+from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks
+from monolith.train.ranks.rank_sync import RankSync, rank_source, reader_of, settings_of_rank
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
 from monolith.train.roles.served_data import worker_batches
@@ -53,7 +62,14 @@ from monolith.train.run_metrics import (
     lenient_sink,
     write_evaluation,
 )
-from monolith.train.run_state import DenseCopies, EvaluationCut, RunState, StepClock, seed_all
+from monolith.train.run_state import (
+    DenseCopies,
+    EvaluationCut,
+    RunState,
+    StepClock,
+    seed_all,
+    torch_threads,
+)
 from monolith.train.saves.checkpoint_hook import CheckpointHook, FitSaves, checkpoint_hooks
 from monolith.train.settings import AUTO, TrainSettings
 from monolith.train.task import Mode, Task
@@ -83,6 +99,9 @@ class Trainer:
             parameters. `run_worker` says how a worker begins and ends.
         control: Where a controller listens, by which other processes stop, resume and save each
             `fit`; its address is in `checkpoint_dir`. None starts none.
+        ranks: Tables of the ranks of a synchronous job of which the trainer is one; docs/sync.md
+            says which calls all ranks make together.
+        transfer: Dtype in which rows and gradients travel between ranks.
 
     Attributes:
         task: Task of the trainer.
@@ -97,6 +116,7 @@ class Trainer:
         servers: Servers for tables and dense parameters; None without servers.
         job: Job of which the trainer is a worker; None without one.
         served: Dense parameters on the servers of the job; None without a job.
+        sync: Part of the trainer in a job of ranks; None without ranks.
         metrics: Sink of the measurements; a `NullSink` without one.
         result: Result of the last `fit`; None before.
 
@@ -130,30 +150,33 @@ class Trainer:
         metrics: MetricsSink | None = None,
         job: JobClient | None = None,
         control: ControlOptions | None = None,
+        ranks: RankTables | None = None,
+        transfer: str = "float32",
     ) -> None:
         self.task, self.hooks, self.job, self._control = task, tuple(hooks), job, control
         self.metrics = lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
-        if control is not None and self.settings.checkpoint_dir is None:
-            raise InvalidArgumentError(
-                "[Trainer] expected checkpoint_dir with control, got none; the controller writes "
-                "its address there"
-            )
+        check_control(control, self.settings, has_ranks=ranks is not None)
+        self.settings = settings_of_rank(self.settings, ranks)
         self.clock = StepClock(clock)
+        to_device = transfer_to(self.settings.device)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
         self.servers = servers if isinstance(servers, Servers) else self._own_servers
-        if job is not None:
-            self.servers = job.servers
+        if (peers := ranks or job) is not None:
+            self.servers = peers.servers
         self.features = Features(
             task.features,
             missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
-            make_engine=engine_maker(self.servers, self.metrics, task.name),
+            make_engine=engine_maker(self.servers, self.metrics, task.name)
+            if ranks is None
+            else ranks_engine(ranks, transfer),
         )
         check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
-        self.hosted = host_parameters(self.model, self.servers)
+        on_servers = None if ranks is not None else self.servers
+        self.hosted = host_parameters(self.model, on_servers, to_device)
         dense = task.optimizer(self.model)
         for parameter, state in self.hosted:
             if dense is not None:
@@ -170,22 +193,16 @@ class Trainer:
         self.optimizer = Optimizer([self.features, self.model], dense, self.served)
         self.rates = TaskRates(task, self.optimizer)
         self.columns = TaskColumns.of(task)
-        self.trainee = Trainee(
-            task,
-            self.settings,
-            self.columns,
-            self.features,
-            self.model,
-            self.optimizer,
-            self.clock,
-            self.served,
-        )
+        parts = self.features, self.model, self.optimizer, self.clock, self.served
+        engines = to_device, reader_of(self.features)
+        self.trainee = Trainee(task, self.settings, self.columns, *parts, *engines)
         known = [*ALERT_FIGURES, *task.metrics()]
         self._alert_rules = alert_rules(self.settings.alerts, known)
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
-        if isinstance(self.servers, RemoteServers):
+        self.sync = None if ranks is None else RankSync(ranks, self.trainee, self.state)
+        if isinstance(self.servers, RemoteServers) and ranks is None:
             self.servers.recovery = lambda: self.state.checkpoint
             self.servers.sink = self.metrics
         self.result: FitResult | None = None
@@ -196,7 +213,7 @@ class Trainer:
 
     @property
     def scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """Schedule of learning rates; None without one. `restore` may make a new schedule."""
+        """Schedule of learning rates, or None. `restore` may make a new schedule."""
         return self.rates.scheduler
 
     def fit(self, source: Iterable[Batch] | None = None, hooks: Sequence[Hook] = ()) -> FitResult:
@@ -226,6 +243,8 @@ class Trainer:
         stream = self._open(Mode.TRAIN, source)
         if self.job is not None:
             stream = worker_batches(self.job, stream)
+        else:
+            stream = rank_source(stream, self.sync, self.state)
         batches = self.state.begin(stream)
         if self.job is not None:
             self.state.first = self.job.first_step
@@ -236,9 +255,15 @@ class Trainer:
         self.model.train()
         self.optimizer.zero_grad()
         schedule = None if self.scheduler is None else self.scheduler.step
-        self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, schedule)
+        inputs = self.trainee, self.run, self.state, batches, unread, schedule
+        loop = TrainLoop(*inputs) if self.sync is None else RankLoop(self.sync, *inputs)
+        self._loop = loop
         try:
             self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
+        except BaseException as error:
+            if self.sync is not None:
+                self.sync.group.fail(error)  # first of all, because other ranks wait
+            raise
         finally:
             self._loop = self._saves = None
             if batches is stream:
@@ -260,14 +285,16 @@ class Trainer:
         saving_hooks = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         hooks = [hook for hook in hooks if hook not in saving_hooks]
         saving_hooks += checkpoint_hooks(settings)
+        if self.sync is not None and not self.sync.is_chief:
+            saving_hooks = []
         self._saves = saves = FitSaves(saving_hooks, SaveMetrics(self.metrics))
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
-        hooks += [*self._alert_hooks(), *recorders]
-        figures = FiguresHook(
-            self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
-        )
+        hooks += alert_hooks(self._alert_rules, self.metrics, self.servers)
+        hooks += recorders
+        reported = self.trainee, meter, loop.reader, hooks, lambda: share_read(loop.batches)
+        figures = figures_hook(self.sync, *reported)
         evals = EvalHook(self.evaluate, settings, state, meter)
         last_hooks: list[Hook] = [figures]
         last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
@@ -286,22 +313,25 @@ class Trainer:
             stack.enter_context(saves)
             saves.attach(self)
             saves.follow(self._take_mark())
-            stack.enter_context(_torch_threads(settings.threads))
+            stack.enter_context(torch_threads(settings.threads))
             stack.callback(loop.close)
             for control in controls:
                 stack.enter_context(control) if isinstance(control, ControlHook) else None
             interrupt = stack.enter_context(Interrupt(loop.stop))
+            state_hooks = join_ranks(loop, saves.is_due, interrupt)
             drive(
                 loop,
                 [
-                    *(loop, *self._job_hooks(loop)),
-                    *(*hooks, *last_hooks, *self._end_hooks(loop), *saves.hooks, *controls),
+                    *(loop, *job_hooks(self.job, self.served, loop.stop)),
+                    *(*hooks, *last_hooks, *end_hooks(self.job, lambda: not loop.has_data_ended)),
+                    *(*state_hooks, *saves.hooks, *controls),
                 ],
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
                 finish=loop.finish,
                 recover=lambda error: self._recover(loop, stream, meter, recorders, error),
                 max_recoveries=settings.max_recoveries,
+                ask_stop=loop.stop if isinstance(loop, RankLoop) else None,
             )
         assert figures.last is not None
         result = FitResult(
@@ -319,26 +349,10 @@ class Trainer:
             recorder.finish(result)
         return result
 
-    def _job_hooks(self, loop: TrainLoop) -> list[Hook]:
-        """Return the hooks by which a job takes part in a run; none without a job."""
-        if self.job is None or self.served is None:
-            return []
-        self.job.on_stop = loop.stop
-        return [RefreshHook(self.served)]
-
-    def _end_hooks(self, loop: TrainLoop) -> list[Hook]:
-        """Return the hook by which the chief waits for other workers; none without a job."""
-        if self.job is None or not self.job.is_chief:
-            return []
-        return [JobEndHook(self.job, lambda: not loop.has_data_ended, self.job.end_seconds)]
-
-    def _alert_hooks(self) -> list[Hook]:
-        """Return the hook that looks for alerts; an empty list without rules."""
-        alerts = Alerts(self._alert_rules, self.metrics)
-        return [AlertsHook(alerts, self._lost_pushes)] if self._alert_rules else []
-
-    def _lost_pushes(self) -> int:
-        return self.servers.lost_pushes if isinstance(self.servers, RemoteServers) else 0
+    @property
+    def may_save(self) -> bool:
+        """Whether a hook may save after this step: with ranks, if all of them take part."""
+        return self.sync is None or self.sync.is_save_agreed
 
     def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
         """Return the hook that writes measurements; an empty list without a sink."""
@@ -378,6 +392,8 @@ class Trainer:
     def _reason_of_end(
         self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
     ) -> str:
+        if isinstance(loop, RankLoop):
+            received = loop.agreed_signal
         if received is not None:
             return "terminated" if received == signal.SIGTERM else "interrupted"
         if is_early:
@@ -412,15 +428,18 @@ class Trainer:
         """
         meter, labels = self.trainee.new_meter(), self.trainee.columns.labels
         start = time.perf_counter()
+        batches = self._open(Mode.EVAL, source)
+        if self.sync is not None:
+            self.finish_updates()
+            batches = self.sync.begin_evaluation(batches)
         with self._evaluation_cut(at_cut) as cut:
-            for batch in self._open(Mode.EVAL, source):
+            for batch in batches:
                 batch = self.trainee.columns.bind(batch)
                 with self._no_training(), cut.dense.in_place() if cut else contextlib.nullcontext():
-                    inputs = self.trainee.look_up(
-                        batch, is_training=False, engine=cut.engine if cut else None
-                    )
-                    loss, prediction = self.trainee.forward(inputs, batch, is_training=False)
-                meter.add(loss.item(), prediction, label_of(batch, labels), batch.weight)
+                    loss, prediction = self.trainee.score(batch, cut.engine if cut else None)
+                meter.add(loss, prediction, label_of(batch, labels), batch.weight)
+        if self.sync is not None:
+            meter = self.sync.merge(meter)
         if not meter.num_samples:
             raise ValueError("[Trainer.evaluate] expected at least one batch, got none")
         figures, seconds = {"loss": meter.loss, **meter.values()}, time.perf_counter() - start
@@ -434,12 +453,10 @@ class Trainer:
             source: Iterable of batches, with or without labels; None takes
                 `task.source(Mode.PREDICT)`.
         """
-        is_bf16 = self.settings.precision == "bf16"
         for batch in self._open(Mode.PREDICT, source):
             batch = self.trainee.columns.bind(batch, with_labels=False)
-            with self._no_training(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-                inputs = self.trainee.look_up(batch, is_training=False)
-                prediction = self.task.predict(self.model, inputs, batch)
+            with self._no_training():
+                prediction = self.trainee.predict(batch)
             yield BatchOutput(batch, None, prediction)
 
     def evict(self, tables: Iterable[str] | None = None) -> None:
@@ -449,7 +466,8 @@ class Trainer:
             tables: Names of tables; None means all.
         """
         self.finish_updates()
-        for name in self.features.tables if tables is None else tables:
+        names = self.features.tables if tables is None else tables
+        for name in names if self.sync is None else self.sync.of_chief(names):
             self.features.tables[name].evict()
 
     def save(self, directory: "str | os.PathLike[str]") -> str:
@@ -466,7 +484,12 @@ class Trainer:
             OpError: The checkpoint cannot be written; older checkpoints stay as they were.
         """
         self._finish_saves()
-        return save_trainer(self, directory, self.settings.keep)
+        if self.sync is None:
+            return save_trainer(self, directory, self.settings.keep)
+        self.finish_updates()
+        self.sync.gather_state()
+        prefix = save_trainer(self, directory, self.settings.keep) if self.sync.is_chief else None
+        return str(self.sync.group.control.share(prefix))
 
     def restore(self, path: "str | os.PathLike[str]", *, fallback: bool = False) -> Checkpoint:
         """Restore a checkpoint; the next `fit` goes on with the batch after the checkpoint.
@@ -494,7 +517,8 @@ class Trainer:
         if (mark := self._take_mark()) is not None:
             mark.drop()
         checkpoint = restore_trainer(self, path, fallback=fallback)
-        self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
+        if self.sync is None or self.sync.is_chief:
+            self._mark = RestoreMark.set(checkpoint.prefix, self.features.tables.values())
         return checkpoint
 
     def _take_mark(self) -> RestoreMark | None:
@@ -574,22 +598,3 @@ class Trainer:
             self.model.train(was_training)
             if summaries is not None:
                 self.run.metadata[SUMMARIES] = summaries
-
-
-def _share_read(batches: Iterator[Batch]) -> float | None:
-    """Return the share of the source that is read, with batches read ahead; None if unknown."""
-    done, total = batches.progress if isinstance(batches, Batches) else (0, 0)
-    return done / total if total else None
-
-
-@contextlib.contextmanager
-def _torch_threads(number: int | None) -> Iterator[None]:
-    """Set torch's number of threads until the block ends; None changes nothing."""
-    before = torch.get_num_threads()
-    if number is not None:
-        torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        if number is not None:
-            torch.set_num_threads(before)

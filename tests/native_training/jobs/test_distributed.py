@@ -42,7 +42,7 @@ def test_what_is_no_process_of_a_job_is_refused(change, text):
         check_process(dataclasses.replace(CONFIG, **change))
 
 
-@pytest.mark.parametrize(("field", "value"), [("enable_sync_training", True), ("mode", "eval")])
+@pytest.mark.parametrize(("field", "value"), [("enable_gpu_training", True), ("mode", "eval")])
 def test_what_needs_a_part_that_is_not_here_is_refused_by_name(field, value):
     with pytest.raises(NotImplementedError, match=f"expected {field}="):
         check_process(dataclasses.replace(CONFIG, **{field: value}))

@@ -10,8 +10,9 @@ from monolith.native_training.queues import (
     TensorQueue,
     prefetch,
 )
-from monolith.native_training.queues.streams import DeviceCopier, find_device, wait_ready
+from monolith.native_training.queues.streams import DeviceCopier, wait_ready
 from monolith.ops import Ragged
+from monolith.ops.devices import find_device
 from tests.native_training.queues.devices import FakeStream, FakeTensor
 
 

@@ -575,3 +575,26 @@ def test_records_of_several_heads_have_their_names():
     (record,) = map(json.loads, records)
     assert record["label"] == {"x": 1.0, "y": 2.0}
     assert (record["model_name"], record["extra_float"]) == ("ctr", {"price": 1.0})
+
+
+class Numbers(NativeTask):
+    """Its input function yields numbers, and a number is the action of its step."""
+
+    def create_input_fn(self, mode):
+        return lambda: [5, torch.tensor([7, 8])]
+
+    def create_model_fn(self):
+        def model_fn(features, mode, config):
+            return ModelSpec(mode, loss=torch.zeros(()), train_op=lambda: self.note(features))
+
+        return model_fn
+
+    def note(self, features):
+        type(self).noted.append(features.tolist())
+
+
+def test_inputs_without_names_reach_the_model_function_as_they_are():
+    Numbers.noted = []
+    with Trainer(made(Numbers)) as trainer:
+        assert trainer.fit().num_samples == 2
+    assert Numbers.noted == [5, [7, 8]]

@@ -22,18 +22,24 @@ _TRAINING = MappingProxyType(
 
 PANELS = MappingProxyType(
     {
-        "train": _TRAINING,
+        "train": MappingProxyType(
+            {
+                "Servers": _TRAINING["Servers"],
+                "Ranks": ("mode", "rank_timeout"),
+                **_TRAINING,
+            }
+        ),
         "worker": MappingProxyType(
             {**_TRAINING, "Checkpoints": (*_TRAINING["Checkpoints"], "auto_resume")}
         ),
         "launch": MappingProxyType(
             {
                 "Job": (
-                    *("ps", "workers", "run", "restarts", "grace_seconds", "tcp", "discovery"),
-                    *("control", "alert"),
+                    *("ps", "workers", "ranks", "run", "restarts", "grace_seconds", "tcp"),
+                    *("discovery", "control", "alert"),
                 ),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
-                "Servers": ("server_timeout", "transfer"),
+                "Servers and ranks": ("server_timeout", "rank_timeout", "transfer"),
                 "Schedulers": (
                     *("print", "name", "keys", "cpus", "memory"),
                     *("image", "namespace", "volume"),

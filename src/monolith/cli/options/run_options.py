@@ -46,6 +46,10 @@ AutoResume = Annotated[
 Fallback = Annotated[
     bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICE", help="Device of the dense model: cpu, cuda or cuda:N."),
+]
 NumServers = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Number of servers in a discovery as --servers."),
@@ -58,6 +62,10 @@ Transfer = Annotated[
 ServerTimeout = Annotated[
     float | None,
     typer.Option(metavar="S", help="Seconds that a call waits for a server, 30 by default."),
+]
+RankTimeout = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="S", help="Seconds that a rank waits for the others."),
 ]
 TensorBoard = Annotated[
     str | None, typer.Option(metavar="DIR", help="Event files for TensorBoard.")
@@ -91,7 +99,7 @@ def setting_flags(
     checkpoints: str | None,
     settings: list[str] | None,
     alerts: list[str] | None = None,
-    **saves: Any,
+    **options: Any,
 ) -> list[str]:
     """Return the options as settings KEY=VALUE; those of --set come last.
 
@@ -102,8 +110,18 @@ def setting_flags(
     flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
     flags += [f"train.alerts={','.join(alerts)}"] if alerts else []
-    flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
+    flags += [f"train.{name}={value}" for name, value in options.items() if value is not None]
     return [*flags, *(settings or ())]
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have, before a run begins."""
+    from monolith.ops.devices import find_device
+
+    try:
+        find_device("[--device]", device)
+    except ValueError as error:
+        fail(str(error), 2)
 
 
 def check_saves(directory: str | None, **saves: Any) -> None:

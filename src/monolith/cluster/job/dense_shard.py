@@ -10,6 +10,7 @@ import torch
 
 from monolith.checkpoint.state_tree import flatten_state, unflatten_state
 from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.ops.devices import to_host
 
 NamedTensors = list[tuple[str, torch.Tensor]]
 
@@ -133,7 +134,7 @@ class DenseState(NamedTuple):
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return to_host([tensor])[0]
 
 
 class DenseShard:

@@ -21,6 +21,7 @@ from monolith.cluster.job.dense_shard import (
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.job_values import StepAnswer
 from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.ops.devices import state_on, to_host
 
 DENSE_VERSIONS = "dense_versions"
 """Name of the servers' dense versions in the document of a checkpoint's trainer."""
@@ -102,9 +103,9 @@ class ServedDense:
             InvalidArgumentError: A gradient is sparse, or not finite; nothing was sent.
         """
         gradients: list[NamedTensors] = [[] for _ in self._versions]
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None:
-                gradients[self._places[name]].append((name, _checked(name, parameter.grad)))
+        named = [(n, p.grad) for n, p in self._parameters.items() if p.grad is not None]
+        for name, gradient in _in_main_memory(named):
+            gradients[self._places[name]].append((name, _checked(name, gradient)))
         options = "" if self._optimizer is None else group_options(self._optimizer)
         return self._push(gradients, options, self._progress, list(self._versions))
 
@@ -189,7 +190,8 @@ class ServedDense:
                 for name in self._of_server(server):
                     self._optimizer.state.pop(self._parameters[name], None)
                     if name in states:
-                        self._optimizer.state[self._parameters[name]] = states[name]
+                        parameter = self._parameters[name]
+                        self._optimizer.state[parameter] = state_on(parameter.device, states[name])
         with self._lock:
             self._arrived.clear()
         return num_steps
@@ -233,7 +235,8 @@ class ServedDense:
         """Return buffers and parameters that no server steps, by name."""
         named = [*self._model.named_parameters(), *self._model.named_buffers()]
         others = [(name, value.detach()) for name, value in named if name not in self._parameters]
-        return [(n, v.clone(memory_format=torch.contiguous_format)) for n, v in others]
+        copies = to_host([value for _, value in others])
+        return [(name, copy) for (name, _), copy in zip(others, copies, strict=True)]
 
     def send_untrained(self) -> None:
         """Let workers that begin later take the untrained values of this process."""
@@ -255,6 +258,16 @@ class ServedDense:
             for name, value in values:
                 if name in named:
                     named[name].copy_(value)
+
+
+def _in_main_memory(named: NamedTensors) -> NamedTensors:
+    """Return gradients of which none is on a device; the copies wait for the device once."""
+    places = [i for i, (_, v) in enumerate(named) if v.is_cuda and v.layout == torch.strided]
+    copies = to_host([named[i][1] for i in places])
+    named = list(named)
+    for i, copy in zip(places, copies, strict=True):
+        named[i] = named[i][0], copy
+    return named
 
 
 def _checked(name: str, gradient: torch.Tensor) -> torch.Tensor:

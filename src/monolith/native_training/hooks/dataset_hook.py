@@ -85,7 +85,7 @@ def begin(hook: BroadcastDatasetHook) -> None:
     DatasetInitializerHook.begin(hook)
     run = current_or_default_run()
     ids = run.take(REGISTERED_ID)
-    if run.is_exporting or not ids or not environment.is_synchronous():
+    if run.is_exporting or not ids or not environment.is_sync_training_wanted():
         return
     try:
         hook._ranks = hook._find_ranks()

@@ -113,6 +113,11 @@ def check_process(config: DistributedCpuTrainingConfig) -> None:
     if not config.model_dir:
         raise ValueError("model dir can't be empty.")
     config.check()
+    if config.enable_sync_training:
+        raise ValueError(
+            "[distributed_train] expected enable_sync_training=False, got True; train on ranks by "
+            "distributed_sync_train"
+        )
     if config.num_ps < 1:
         raise ValueError(
             f"[distributed_train] expected num_ps >= 1, got {config.num_ps}; train without servers "

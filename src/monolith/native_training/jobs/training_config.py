@@ -6,7 +6,7 @@ from typing import Any
 
 from monolith.cluster.data_service import ServiceSource
 
-_RANKS = "synchronous training over ranks"
+_BOTH = "servers for tables, and ranks for dense parameters, in one job"
 _GPU = "tables on an accelerator"
 SERVING = "serving that follows the training"
 _NAMES = "a restore of dense parameters by other names"
@@ -56,11 +56,13 @@ class CpuTrainingConfig:
         False, "changes nothing: a step brings dense parameters, or with postpush a read during it"
     )
     enable_variable_postpush: bool = does(False, "the same as `enable_embedding_postpush`")
-    enable_sync_training: bool = refused(False, _RANKS)
-    enable_partial_sync_training: bool = refused(False, _RANKS)
+    enable_sync_training: bool = does(
+        False, "whether ranks train together: `distributed_sync_train`"
+    )
+    enable_partial_sync_training: bool = refused(False, _BOTH)
     enable_gpu_training: bool = refused(False, _GPU)
     processes_per_gpu: int = does(1, "changes nothing, as in the reference system")
-    merge_sync_training_ckpt: bool = refused(True, _RANKS)
+    merge_sync_training_ckpt: bool = refused(True, "a checkpoint of each rank")
     mode: str = does("train", "mode of the task, as `params.mode`")
     partial_recovery: bool | None = does(
         None,
@@ -72,13 +74,17 @@ class CpuTrainingConfig:
     tide_end_minute: int | None = refused(None, _TIDE)
     tide_save_secs: int | None = refused(None, _TIDE)
     enable_realtime_training: bool = refused(False, SERVING)
-    enable_async_optimize: bool = refused(False, _RANKS)
-    enable_pipelined_fwda2a: bool = refused(False, _RANKS)
-    enable_pipelined_bwda2a: bool = refused(False, _RANKS)
+    enable_async_optimize: bool = does(False, "of ranks: as `enable_embedding_postpush`")
+    enable_pipelined_fwda2a: bool = does(
+        False, "of ranks: whether rows are exchanged one more step ahead"
+    )
+    enable_pipelined_bwda2a: bool = does(False, "of ranks: as `enable_embedding_postpush`")
     profile_some_steps_from: int | None = refused(None, _PROFILER)
     profile_save_steps_interval: int = refused(5000, _PROFILER)
     profile_with_nvprof_from_to: str | None = refused(None, _GPU)
-    reorder_fids_in_data_pipeline: bool = refused(False, _RANKS)
+    reorder_fids_in_data_pipeline: bool = does(
+        False, "changes nothing: ranks send each id of a table once"
+    )
     chief_timeout_secs: int = does(1800, "limit on the wait of the chief for the workers")
     save_checkpoints_secs: int | None = does(None, "seconds between two checkpoints")
     save_checkpoints_steps: int | None = does(None, "steps between two checkpoints, instead")

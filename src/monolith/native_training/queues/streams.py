@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from monolith.ops.devices import find_device
+
 Ready = dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Event]]
 """For each device, the stream that made the tensors, and an event after that work."""
 
@@ -37,32 +39,6 @@ def wait_ready(tensors: Sequence[torch.Tensor], ready: Ready | None) -> None:
         for tensor in tensors:
             if tensor.device == device:
                 tensor.record_stream(stream)
-
-
-def find_device(where: str, device: torch.device | str) -> torch.device:
-    """Return a device of this machine; "cuda" is the current CUDA device.
-
-    Raises:
-        ValueError: no such device, or one of another kind than cpu, cuda and meta.
-    """
-    try:
-        parsed = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"{where} expected a device of torch, got {device!r}: {error}") from error
-    if parsed.type in ("cpu", "meta"):
-        return torch.device(parsed.type)
-    if parsed.type != "cuda":
-        raise ValueError(f"{where} expected device cpu, cuda or meta, got {str(parsed)!r}")
-    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = parsed.index
-    if index is None:
-        index = torch.cuda.current_device() if num_devices else 0
-    if index >= num_devices:
-        raise ValueError(
-            f"{where} expected one of {num_devices} CUDA devices of this machine, got "
-            f"{str(parsed)!r}; name another device, or none to leave tensors where they are"
-        )
-    return torch.device("cuda", index)
 
 
 class DeviceCopier:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from monolith.cluster.ranks.rank_group import RankGroup
 from monolith.cluster.servers import LocalServers, Servers, current_servers
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.native_training.ops.layout import (
@@ -25,6 +26,7 @@ from monolith.native_training.tables.feature_plan import check_capabilities
 from monolith.native_training.tables.feature_plan import gen_feature_configs as _gen_feature_configs
 from monolith.native_training.tables.fid_bundle import Bundle
 from monolith.native_training.tables.key_routes import KeyRoutes, PackedRoutes, RawRoutes
+from monolith.native_training.tables.rank_group_tables import RankedGroup
 from monolith.native_training.tables.sharded_group import ShardedGroup, connect, table_configs
 from monolith.native_training.tables.table_merge import (
     merge_feature_config as _merge_feature_config,
@@ -68,8 +70,9 @@ class AsyncFunctionManager(Protocol):
 class PartitionedHashTable:
     """Features -> layouts: ids are sorted by shard, looked up in one call to each, and pooled.
 
-    Any two calls may run at once from any two threads. Close it if `num_ps` is 0: then it has a
-    shard of its own.
+    Any two calls may run at once from any two threads. With `ranks`, each rank has a shard, and all
+    ranks call `lookup` and `apply_gradients` together, from one thread for each verb. Close a table
+    with `ranks`, or with `num_ps` 0: it has a shard of its own.
 
     Args:
         context: its `sharding_sparse_fids_op_params` (`gen_feature_configs`) say what the features,
@@ -78,6 +81,7 @@ class PartitionedHashTable:
         clock: gives the time of an update.
         sink: takes the lookup times of each server (`cluster/timed_transport.py`).
         model_name: a tag of these times.
+        ranks: `num_ps` ranks that hold the shards, in place of servers.
 
     Raises:
         NotImplementedError: an option asks for an accelerator.
@@ -96,6 +100,7 @@ class PartitionedHashTable:
         clock: Clock = wall_clock,
         sink: MetricsSink | None = None,
         model_name: str = "",
+        ranks: RankGroup | None = None,
     ) -> None:
         params = context.sharding_sparse_fids_op_params
         if params is None:
@@ -108,16 +113,21 @@ class PartitionedHashTable:
         self.feature_configs: FeatureConfigs = params.feature_configs
         configs = table_configs(_OWNER, params.sub_table_name_to_config)
         _check_tables(self.feature_configs, {config.name: config.dim for config in configs})
-        self._own_servers = LocalServers(1) if servers is None and params.num_ps == 0 else None
+        _check_ranks(ranks, servers, params.num_shards)
+        is_own = ranks is not None or (servers is None and params.num_ps == 0)
+        self._own_servers = LocalServers(1) if is_own else None
+        num_shards = params.num_shards if ranks is None else 1
         self._group: ShardedGroup = connect(
             params.sub_table_name_to_config,
-            _checked_servers(self._own_servers or servers, params.num_shards),
+            _checked_servers(self._own_servers or servers, num_shards),
             owner=_OWNER,
             transfer_float16=params.transfer_float16,
             clock=clock,
             sink=sink,
             model_name=model_name,
         )
+        self._num_shards = params.num_shards
+        self._ranked = None if ranks is None else RankedGroup(self._group, ranks)
         is_raw = params.use_native_multi_hash_table
         self._routes: KeyRoutes = (RawRoutes if is_raw else PackedRoutes)(self._group)
         tables = [feature.table for feature in self.feature_configs.feature_configs.values()]
@@ -179,7 +189,7 @@ class PartitionedHashTable:
         batch_size: int | None,
         shared: Iterable[str],
     ) -> ShardedFids:
-        num_shards = self._group.num_shards
+        num_shards = self._num_shards
         if isinstance(features, ShardedFids):
             found = (features.version, features.ps_num, features.table_names)
             expected = (_BY_SHARD, num_shards, self.feature_configs.table_names)
@@ -213,8 +223,19 @@ class PartitionedHashTable:
         """The phase of the rows: from the ids of the bundle to rows in the bundle."""
         sharded = self._of("call_lookup", auxiliary_bundle)
         keys = fid_bundle.shard_keys(sharded)
-        rows = self._group.lookup(keys, step=step, is_distinct=self._is_distinct)
+        if self._ranked is None:
+            rows = self._group.lookup(keys, step=step, is_distinct=self._is_distinct)
+        else:
+            rows = self._lookup_gpu(keys, step)
         fid_bundle.put_embeddings(auxiliary_bundle, rows)
+
+    def _lookup_gpu(self, keys: Sequence[Ragged], step: int) -> list[torch.Tensor]:
+        """Send ids to the ranks that own them; return their rows, of one lookup in each rank.
+
+        The name is that of the reference system. The rows are in main memory.
+        """
+        assert self._ranked is not None
+        return self._ranked.lookup(keys, step=step)
 
     def fused_layout(self, auxiliary_bundle: Bundle) -> Layout:
         """The phase of the layout: from the rows of the bundle to outputs."""
@@ -270,17 +291,15 @@ class PartitionedHashTable:
 
         def push(tensors: list[torch.Tensor], step: int) -> AppliedUpdate:
             ids, lengths, numbers, *grads = tensors
-            keys = fid_bundle.keys_of(ids, lengths.view(self._group.num_shards, -1))
+            keys = fid_bundle.keys_of(ids, lengths.view(self._num_shards, -1))
             sizes = [len(part.values) for part in keys]
             counts = numbers.split_with_sizes(sizes) if self._group.is_counting else None
+            options: dict[str, Any]
+            options = {"step": step, "learning_rates": learning_rates, "now": req_time}
+            if self._ranked is not None:
+                return self._apply_gradients_gpu(keys, grads, counts, options)
             return self._group.apply_gradients(
-                keys,
-                grads,
-                counts=counts,
-                step=step,
-                learning_rates=learning_rates,
-                now=req_time,
-                is_distinct=self._is_distinct,
+                keys, grads, counts=counts, is_distinct=self._is_distinct, **options
             )
 
         if async_function_mgr is not None:
@@ -292,6 +311,20 @@ class PartitionedHashTable:
                 f"[{_OWNER}.apply_gradients] expected async_function_mgr with async_push, got None"
             )
         return push(gradients(), global_step() if callable(global_step) else global_step)
+
+    def _apply_gradients_gpu(
+        self,
+        keys: Sequence[Ragged],
+        grads: Sequence[torch.Tensor],
+        counts: Sequence[torch.Tensor] | None,
+        options: Mapping[str, Any],
+    ) -> AppliedUpdate:
+        """Send gradients to the ranks that own the ids, which make one update of all ranks' sums.
+
+        The name is that of the reference system. The rows are in main memory.
+        """
+        assert self._ranked is not None
+        return self._ranked.apply_gradients(keys, grads, counts=counts, **options)
 
     def assign(
         self,
@@ -317,6 +350,11 @@ class PartitionedHashTable:
         given: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
         req_time: int | None,
     ) -> "Self":
+        if self._ranked is not None:
+            raise NotImplementedError(
+                f"[{_OWNER}.{verb}] expected shards on servers, got shards in {self._num_shards} "
+                "ranks; assign rows before the training, or train them"
+            )
         by_table: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         known = self.feature_configs.feature_configs
         for name in sorted(given):
@@ -360,7 +398,7 @@ class PartitionedHashTable:
         return [*self._queue_hooks, *queue_hooks_of(self.tables.values())]
 
     def close(self) -> None:
-        """Free the shard of `num_ps` 0; shards on servers stay. Closing twice is fine."""
+        """Free the shard of this object; shards on servers stay. Closing twice is fine."""
         if self._own_servers is not None:
             self._own_servers.close()
 
@@ -372,7 +410,7 @@ class PartitionedHashTable:
 
     def _of(self, verb: str, bundle: Bundle) -> ShardedFids:
         where = f"[{_OWNER}.{verb}]"
-        return fid_bundle.sharded_of(where, bundle, self.feature_configs, self._group.num_shards)
+        return fid_bundle.sharded_of(where, bundle, self.feature_configs, self._num_shards)
 
 
 def _checked_servers(servers: Servers | None, num_shards: int) -> Servers:
@@ -382,6 +420,19 @@ def _checked_servers(servers: Servers | None, num_shards: int) -> Servers:
             f"[{_OWNER}] expected a server for each of {num_shards} shards, got {len(found)}"
         )
     return found
+
+
+def _check_ranks(ranks: RankGroup | None, servers: Servers | None, num_shards: int) -> None:
+    """Ranks have the shards in place of servers, one each."""
+    if ranks is None:
+        return
+    if servers is not None:
+        raise ValueError(f"[{_OWNER}] expected servers or ranks, got both")
+    if ranks.size != num_shards:
+        raise ValueError(
+            f"[{_OWNER}] expected a rank for each of {num_shards} shards, got {ranks.size}; the "
+            "number of ranks is that of num_ps"
+        )
 
 
 def _check_tables(configs: FeatureConfigs, dims: Mapping[str, int]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from monolith.cluster.key_folds import GroupFolds
+from monolith.cluster.exchange.key_folds import GroupFolds
 from monolith.cluster.servers import Servers
 from monolith.cluster.shard_hosts import narrowed, short_name
 from monolith.cluster.shard_split import is_finite

@@ -49,7 +49,7 @@ _READ = "read by the task's functions"
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
     {
         "accelerator": Parameter(
-            None, (str, NoneType), needs="an accelerator ('tpu') or several processes ('horovod')"
+            None, (str, NoneType), "'tpu': the dense part is trained on a CUDA device"
         ),
         "mode": Parameter(
             "train", str, "work of `fit`: 'train'; 'eval' and 'infer' change no row and parameter"
@@ -302,7 +302,16 @@ def check_params(params: Params) -> None:
             f"model error! expected params.mode in {', '.join(MODES)}, got "
             f"{params.get('mode')!r} {which}"
         )
+    _check_accelerator(params.get("accelerator"), which)
     _check_paces(params)
+
+
+def _check_accelerator(name: str | None, which: str) -> None:
+    if name not in (None, "tpu"):
+        raise NotImplementedError(
+            f"[NativeTask] expected params.accelerator None or 'tpu', got {name!r} {which}; train "
+            "on several processes by distributed_sync_train, and there is no backend for XLA"
+        )
 
 
 def check_values(params: Params, parameters: Mapping[str, Parameter]) -> None:

@@ -55,6 +55,7 @@ from monolith.train.saves.checkpoint_hook import CheckpointHook
 from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Mode, Task
 
+_ELEMENT = "__element"  # column of a batch whose input function yields no columns
 _PROFILE_STEPS = 5000  # between the beginnings of two traces
 
 Action = Callable[[], Any]
@@ -277,8 +278,16 @@ class NativeTask(Task):
         return InputBatches(iter(data), self._converted)
 
     def _converted(self, columns: Columns | Batch) -> Batch:
-        """Return the batch of the columns that the input function yields."""
+        """Return the batch of what the input function yields."""
+        return self._as_batch(columns)
+
+    def _as_batch(self, columns: Columns | Batch) -> Batch:
+        """Return the same, before slots are known."""
         return as_batch(columns, self.p.train.label_key)
+
+    def _columns_of(self, batch: Batch) -> Any:
+        """Return what the model function receives of a batch."""
+        return _columns(batch)
 
     def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
         while True:
@@ -319,6 +328,16 @@ class NativeTask(Task):
             if isinstance(value, torch.nn.Module):
                 modules[name] = value
         return torch.nn.ModuleDict(modules)
+
+    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+        """Return the optimizer of the dense parameters.
+
+        A task that has neither slots nor parameters, but actions, has one that changes nothing.
+        """
+        optimizer, slots = super().optimizer(model), self._collect()
+        if optimizer is None and slots.has_actions and not slots.features:
+            return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
+        return optimizer
 
     def loss(
         self, model: torch.nn.Module, inputs: Inputs, batch: Batch
@@ -388,6 +407,8 @@ class NativeTask(Task):
             InvalidArgumentError: Checkpoints are asked for, and there is no folder for them.
         """
         train, changes = self.p.train, dict[str, Any]()
+        if self.p.accelerator == "tpu" and settings.device == "cpu":
+            changes["device"] = "cuda"
         if self.p.eval.steps_per_eval != PARAMETERS["eval.steps_per_eval"].default:
             changes["eval_every"] = self.p.eval.steps_per_eval
         if self.p.mode != "train" or task_context.get().worker_index:
@@ -491,7 +512,7 @@ class NativeTask(Task):
         factory = _StepFactory(slots.tables, embedded, slots.layouts)
         self._use_factory(factory)
         self._functions.begin_call()
-        return self.create_model_fn()(_columns(batch), mode, None), factory
+        return self.create_model_fn()(self._columns_of(batch), mode, None), factory
 
     def _use_factory(self, factory: CollectingLayoutFactory | EmbeddingLayoutFactory) -> None:
         """Let the context make slots, or with fused layouts slots and layouts, by a factory."""
@@ -508,11 +529,11 @@ class NativeTask(Task):
                     "[NativeTask] expected at least one batch of create_input_fn('train'), got "
                     f"none (task {self.name!r})"
                 )
-            batch = as_batch(first, self.p.train.label_key)
+            batch = self._as_batch(first)
             factory = CollectingLayoutFactory(len(batch), device="cpu")
             self._use_factory(factory)
             self._functions.begin_call(is_first=True)
-            spec = self.create_model_fn()(_columns(batch), Mode.TRAIN, None)
+            spec = self.create_model_fn()(self._columns_of(batch), Mode.TRAIN, None)
             tables = factory.tables()
             self._collected = _Collected(
                 tables,
@@ -520,6 +541,7 @@ class NativeTask(Task):
                 features_of(tables.values()),
                 tuple(batch.labels),
                 list(spec.training_hooks),
+                spec.train_op is not None,
                 # The batch is trained all the same.
                 data if hasattr(data, "resume") else itertools.chain([first], opened),
             )
@@ -536,10 +558,11 @@ class _Collected:
         features: list[Feature],
         label: Sequence[str],
         hooks: list[Hook],
+        has_actions: bool,
         opened: Iterable[Columns | Batch],
     ) -> None:
         self.tables, self.layouts, self.features = tables, layouts, features
-        self.label, self.hooks = label, hooks
+        self.label, self.hooks, self.has_actions = label, hooks, has_actions
         self.opened: Iterable[Columns | Batch] | None = opened
 
 
@@ -614,11 +637,16 @@ def slow_start_step(steps: int, worker_index: int) -> int:
 def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
     """Return the batch of columns by name: ids, label, time, and the rest as dense columns.
 
+    A number or a tensor without a name is a batch of one sample, which model functions receive as
+    it is.
+
     Raises:
         TypeError: a column is neither a `Ragged` nor a tensor with a row for each sample.
     """
     if isinstance(columns, Batch):
         return columns
+    if isinstance(columns, torch.Tensor | bool | int | float):
+        return Batch(dense={_ELEMENT: torch.as_tensor(columns)[None]})
     ids: dict[str, Ragged] = {}
     dense: dict[str, torch.Tensor] = {}
     labels: dict[str, torch.Tensor] = {}
@@ -635,7 +663,9 @@ def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
     return Batch(ids, dense, labels, time=dense.get("req_time"))
 
 
-def _columns(batch: Batch) -> dict[str, Any]:
+def _columns(batch: Batch) -> Any:
+    if _ELEMENT in batch.dense:
+        return batch.dense[_ELEMENT][0]
     columns: dict[str, Any] = {**batch.features, **batch.dense, **batch.labels}
     if batch.time is not None:
         columns["req_time"] = batch.time

@@ -42,4 +42,4 @@ class StepLimitHook(Hook):
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """End the run after its last step."""
         if self._end is not None and (ctx.run.global_step or 0) >= self._end:
-            ctx.request_stop()
+            ctx.coordinator.request_stop()  # ranks reach the step together

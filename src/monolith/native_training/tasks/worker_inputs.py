@@ -42,8 +42,8 @@ class WorkerInputs:
         assert num_workers == self._context.num_workers
         return self
 
-    def names(self) -> list[str]:
-        """Return the names of the shares."""
+    def names(self, epoch: int = 0) -> list[str]:
+        """Return the names of the shares, the same in each epoch."""
         count = self._context.num_workers
         return [_name(index, count) for index in range(count)]
 

@@ -20,13 +20,14 @@ from monolith.control import (
     WorkerStatus,
 )
 from monolith.control.controlled import ALREADY_PLACED
-from monolith.errors import FailedPreconditionError, NotFoundError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.table.disk.contents import rows_of_key
 from monolith.train.controlled.park_hook import Boundary, LocalPark, Park, ParkHook
 from monolith.train.driver import Coordinator, Hook, Run
 from monolith.train.figures import Meter
 from monolith.train.loop import TrainLoop
 from monolith.train.saves.checkpoint_hook import CheckpointHook
+from monolith.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -204,6 +205,33 @@ class ControlHook(Hook):
 
     def __exit__(self, *error: object) -> None:
         self.close("the run has failed")
+
+
+def check_control(
+    options: ControlOptions | None, settings: TrainSettings, *, has_ranks: bool
+) -> None:
+    """Refuse a controller where a run has no place for it.
+
+    Args:
+        options: Where the controller listens; None starts none.
+        settings: Settings of the run.
+        has_ranks: Whether the run is one of synchronous ranks.
+
+    Raises:
+        InvalidArgumentError: The run has no folder for the address, or it is that of a rank.
+    """
+    if options is None:
+        return
+    if has_ranks:
+        raise InvalidArgumentError(
+            "[Trainer] expected no control with ranks, got both; one rank that stands would end "
+            "the others by their timeout"
+        )
+    if settings.checkpoint_dir is None:
+        raise InvalidArgumentError(
+            "[Trainer] expected checkpoint_dir with control, got none; the controller writes "
+            "its address there"
+        )
 
 
 def control_hooks(fit: ControlledFit, options: ControlOptions | None) -> list[Hook]:

@@ -219,7 +219,7 @@ class CheckpointHook(Hook):
             name = f"the full checkpoint of step {self._saved_step}"
             self._compaction = self._saves.compactions.start(name, self._compact)
         step = self._trainer.state.step
-        if not self._pace.is_due(step):
+        if not self._pace.is_due(step) or not self._trainer.may_save:
             return
         self._pace.restart(step)
         if (self.is_dense_only and self._saves.has_whole(step)) or self._must_skip(step):
@@ -228,6 +228,10 @@ class CheckpointHook(Hook):
             self._begin(step, is_ending=ctx.coordinator.is_end_requested)
         else:
             self._save_now(step, ignores_errors=self._ignore_save_errors)
+
+    def is_due(self, step: int) -> bool:
+        """Whether this hook saves after a step, if it comes now."""
+        return self._pace.is_due(step)
 
     def end(self, run: Run) -> None:
         """Finish the saves that are being written, and save the steps since the last one."""
@@ -455,6 +459,10 @@ class FitSaves:
         """Let the hook that saves where a checkpoint was restored from continue the checkpoint."""
         if mark is not None and not any(hook.follow(mark) for hook in self.hooks):
             mark.drop()
+
+    def is_due(self, step: int) -> bool:
+        """Whether a hook saves after a step, if it comes now."""
+        return any(hook.is_due(step) for hook in self.hooks)
 
     def has_whole(self, step: int) -> bool:
         """Whether a hook has saved a step with its tables, or is writing such a checkpoint."""

@@ -1,0 +1,158 @@
+"""`DenseSync`: the gradients of dense parameters, added up over all ranks during backward."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from monolith.cluster.ranks.channel import Channel
+from monolith.cluster.ranks.rank_folds import cut_by
+from monolith.errors import InvalidArgumentError
+
+_BUCKET_BYTES = 4 << 20
+
+
+class _Bucket:
+    """Parameters whose gradients travel in one tensor, and for each whether a rank has one.
+
+    ```
+    memory    gradients of all parameters | number of ranks with a gradient, for each | wishes
+    ```
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], num_wishes: int) -> None:
+        self.parameters = list(parameters)
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        total = sum(self._sizes)
+        self._num = len(self.parameters)
+        self.memory = torch.zeros(total + self._num + num_wishes, device="cpu")
+        self._grads = self.memory[:total]
+        self._marks = self.memory[total : total + self._num]
+        self.wishes = self.memory[total + self._num :]
+        self.num_missing = self._num  # gradients that this backward has not made
+
+    def fill(self) -> None:
+        """Copy the gradients of this rank; a parameter without one counts as zeros."""
+        for i, part in enumerate(cut_by(self._sizes, self._grads)):
+            grad = self.parameters[i].grad
+            self._marks[i] = float(grad is not None)
+            part.zero_() if grad is None else part.copy_(grad.reshape(-1))
+
+    def take(self, factor: float) -> None:
+        """Set the gradients to the sums times a factor; without one in all ranks there is none."""
+        if factor != 1:
+            self._grads.mul_(factor)
+        marks = self._marks.tolist()
+        for i, part in enumerate(cut_by(self._sizes, self._grads)):
+            parameter = self.parameters[i]
+            if not marks[i]:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = part.view_as(parameter).clone()
+            else:
+                parameter.grad.copy_(part.view_as(parameter))
+
+
+class DenseSync:
+    """Adds up the gradients of dense parameters over all ranks, bucket after bucket.
+
+    A bucket is sent as soon as backward has made its gradients, and the buckets before it are sent,
+    so that all ranks send in one order and the rest of backward goes on meanwhile. What one rank
+    wishes for the whole job, such as its end, travels with the last bucket.
+
+    Args:
+        channel: of the dense gradients.
+        parameters: trained parameters, in the same order in all ranks.
+        num_wishes: number of wishes.
+
+    Attributes:
+        wishes: numbers that this rank adds in the next step.
+        factor: of the sums, equal in all ranks; 1 unless it is set.
+
+    Raises:
+        InvalidArgumentError: a parameter is not float32 on the CPU.
+    """
+
+    def __init__(
+        self, channel: Channel, parameters: Iterable[torch.nn.Parameter], num_wishes: int
+    ) -> None:
+        self._channel = channel
+        listed = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in listed:
+            if parameter.dtype != torch.float32 or not parameter.is_cpu:
+                raise InvalidArgumentError(
+                    f"[DenseSync] expected float32 parameters on the CPU, got {parameter.dtype} on "
+                    f"{parameter.device}"
+                )
+        self.wishes, self.factor = [0.0] * num_wishes, 1.0
+        self._buckets = _buckets_of(listed, num_wishes)
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._is_armed = False
+        self._num_sent = 0
+        self._waits: list[Callable[[], None]] = []
+        self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in listed]  # type: ignore[no-untyped-call]
+
+    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give all ranks the values of rank 0, in place."""
+        with torch.no_grad():
+            for tensor in tensors:
+                values = tensor.detach().contiguous()
+                self._channel.broadcast(values)
+                if values is not tensor:
+                    tensor.copy_(values)
+
+    def begin(self) -> None:
+        """Send gradients from now on as the next backward makes them: the last one of a step."""
+        self._is_armed, self._num_sent = True, 0
+        self._waits = []
+        for bucket in self._buckets:
+            bucket.num_missing = len(bucket.parameters)
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        if not self._is_armed:
+            return
+        self._bucket_of[parameter].num_missing -= 1  # type: ignore[index]
+        while self._num_sent < len(self._buckets):
+            if self._buckets[self._num_sent].num_missing > 0:
+                return
+            self._send_next()
+
+    def _send_next(self) -> None:
+        bucket = self._buckets[self._num_sent]
+        bucket.fill()
+        if self._num_sent == len(self._buckets) - 1:
+            bucket.wishes.copy_(torch.tensor(self.wishes))
+        self._num_sent += 1
+        self._waits.append(self._channel.begin_all_reduce(bucket.memory))
+
+    def finish(self) -> list[float]:
+        """Send the rest, wait for all sums, and set the gradients; return the sums of the wishes.
+
+        A rank without data calls it after `begin`, without a backward.
+        """
+        while self._num_sent < len(self._buckets):
+            self._send_next()
+        self._is_armed = False
+        for wait, bucket in zip(self._waits, self._buckets, strict=True):
+            wait()
+            bucket.take(self.factor)
+        wishes: list[float] = self._buckets[-1].wishes.tolist()
+        return wishes
+
+    def close(self) -> None:
+        """Leave the parameters alone."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _buckets_of(parameters: Sequence[torch.nn.Parameter], num_wishes: int) -> list[_Bucket]:
+    """Return buckets in the order in which backward usually makes gradients: the last one first."""
+    groups: list[list[torch.nn.Parameter]] = [[]]
+    num_bytes = 0
+    for parameter in reversed(parameters):
+        if groups[-1] and num_bytes + 4 * parameter.numel() > _BUCKET_BYTES:
+            groups.append([])
+            num_bytes = 0
+        groups[-1].append(parameter)
+        num_bytes += 4 * parameter.numel()
+    last = groups.pop()
+    return [*(_Bucket(group, 0) for group in groups), _Bucket(last, num_wishes)]

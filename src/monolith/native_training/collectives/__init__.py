@@ -1,0 +1,1 @@
+"""Implement the collectives of `hvd_lib`."""

@@ -1,0 +1,1 @@
+"""Implement the accelerator runner: `monolith.tpu_runner`."""

@@ -1,0 +1,137 @@
+"""Checkpoints of ranks: one cut of all, which any number of ranks and a local run restore."""
+
+import pytest
+import torch
+
+from monolith import data
+from monolith.checkpoint import find
+from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.train import Hook, Trainer, TrainSettings
+from tests.cluster.ranks.rank_threads import run_ranks
+from tests.train.ranks.rank_tasks import NOW, fit_rank, largest_difference, task_of, values_of
+
+NUM = 480
+
+
+def columns():
+    draw = torch.Generator().manual_seed(3)
+    return {
+        "user": torch.arange(NUM).tolist(),
+        "item": torch.randint(0, 60, (NUM,), generator=draw).tolist(),
+        "x": torch.randn(NUM, generator=draw).tolist(),
+        "y": torch.randn(NUM, generator=draw).tolist(),
+        "label": torch.randint(0, 2, (NUM,), generator=draw).float().tolist(),
+    }
+
+
+def pipeline():
+    return data.arrow_table(columns()).batch(8)
+
+
+def task():
+    return task_of([], source=lambda self, mode: pipeline())
+
+
+class Users(Hook):
+    """Collects which samples are trained."""
+
+    def __init__(self, seen):
+        self._seen = seen
+
+    def after_run(self, ctx, results):
+        for part in results.value.parts:
+            self._seen += part.batch.features["user"].values.tolist()
+
+
+def run(num_ranks, folder, steps, seen, **options):
+    """Train some steps on ranks, from the newest checkpoint if there is one."""
+    settings = TrainSettings(steps=steps, checkpoint_dir=str(folder), save_every=4, **options)
+
+    def before(trainer):
+        prefix = trainer.sync.group.control.share(
+            getattr(find(str(folder)), "prefix", None) if trainer.sync.is_chief else None
+        )
+        if prefix is not None:
+            trainer.restore(prefix)
+
+    def body(group):
+        changed = TrainSettings(**{**vars(settings), "steps": None}) if steps is None else settings
+        return fit_rank(group, task(), changed, [Users(seen)], before)
+
+    return run_ranks(num_ranks, body)
+
+
+def run_alone(folder, seen, steps=None):
+    settings = TrainSettings(steps=steps, checkpoint_dir=str(folder))
+    with Trainer(task(), settings, hooks=[Users(seen)], clock=lambda: NOW) as trainer:
+        if find(str(folder)) is not None:
+            trainer.restore(str(folder))
+        result = trainer.fit()
+        return result, *values_of(trainer)
+
+
+def test_other_numbers_of_ranks_and_a_local_run_go_on_and_train_each_sample_once(tmp_path):
+    seen = []
+    run(2, tmp_path, 6, seen)
+    assert len(seen) == 2 * 6 * 8
+    before = run(1, tmp_path, 14, seen)  # steps count from the first start
+    checkpoint = find(str(tmp_path))
+    assert checkpoint.step == 14
+    run(4, tmp_path, 19, seen)
+    result, *_ = run_alone(tmp_path, seen)
+    assert result.ended == "end of data"
+    assert sorted(seen) == list(range(NUM))
+    assert before[0][0].num_steps == 8
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_run_that_goes_on_equals_one_that_was_not_stopped(tmp_path, prefetch):
+    seen, again = [], []
+    whole = run(2, tmp_path / "whole", 12, seen, prefetch=0)
+    run(2, tmp_path / "parts", 5, again, prefetch=prefetch)
+    parts = run(2, tmp_path / "parts", 12, again, prefetch=0)
+    assert sorted(seen) == sorted(again)
+    if not prefetch:
+        assert largest_difference(parts[0][1], whole[0][1]) == 0
+        assert largest_difference(parts[0][2], whole[0][2]) == 0
+
+
+def test_a_checkpoint_of_ranks_has_the_rows_of_all(tmp_path):
+    found = run(2, tmp_path, 6, [])
+    with Trainer(task(), TrainSettings(), clock=lambda: NOW) as trainer:
+        trainer.restore(str(tmp_path))
+        parameters, rows = values_of(trainer)
+    assert largest_difference(parameters, found[0][1]) == 0
+    assert largest_difference(rows, found[0][2]) == 0
+
+
+def test_a_local_checkpoint_goes_on_with_ranks(tmp_path):
+    seen = []
+    run_alone(tmp_path, seen, steps=7)
+    found = run(3, tmp_path, None, seen)
+    assert sorted(seen) == list(range(NUM))
+    assert found[0][0].ended == "end of data"
+
+
+def test_all_ranks_save_together_when_a_hook_asks_for_it(tmp_path):
+    prefixes = []
+
+    class SaveAt(Hook):
+        def __init__(self, trainer):
+            self._trainer = trainer
+
+        def after_run(self, ctx, results):
+            if ctx.run.global_step == 3:
+                prefixes.append(self._trainer.save(tmp_path))
+
+    def body(group):
+        settings = TrainSettings(steps=4)
+        with (
+            RankTables(group) as ranks,
+            Trainer(task(), settings, clock=lambda: NOW, ranks=ranks) as trainer,
+        ):
+            trainer.fit(hooks=[SaveAt(trainer)])
+
+    run_ranks(2, body)
+    assert prefixes == [f"{tmp_path}/model.ckpt-3"] * 2
+    assert find(str(tmp_path)).step == 3
