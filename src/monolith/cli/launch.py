@@ -27,7 +27,7 @@ from monolith.launch import (
     Supervisor,
     folder_state,
 )
-from monolith.launch.job_commands import THREADS_KEY, threads_per_worker
+from monolith.launch.job_commands import PROGRAM, THREADS_KEY, threads_per_worker
 from monolith.util.layered_settings import SETTING_PREFIX, file_keys
 from monolith.util.stores import local_path
 
@@ -91,19 +91,26 @@ def launch(
         "--full-every": full_every,
         "--save-rate": save_rate,
         _RESUME: resume,
+        **({"--server-timeout": server_timeout} if ranks is None else {}),
+        **({} if ranks is None else {"--rank-timeout": rank_timeout}),
         "--transfer": transfer,
     }
     common = (data or (), settings or (), file)
     commands: JobCommands | RankCommands
     if ranks is not None:
-        saving["--rank-timeout"] = rank_timeout
-        commands = RankCommands(task, ranks, *common, saving, num_threads=threads)
+        commands = RankCommands(task, ranks, *common, saving, num_threads=threads, program=PROGRAM)
         size = f"{ranks} rank{'s' * (ranks > 1)}"
     else:
         num_servers, num_workers = ps or 1, workers or 1
-        saving["--server-timeout"] = server_timeout
         commands = JobCommands(
-            task, num_servers, num_workers, *common, saving, with_tcp=tcp, num_threads=threads
+            task,
+            num_servers,
+            num_workers,
+            *common,
+            saving,
+            with_tcp=tcp,
+            num_threads=threads,
+            program=PROGRAM,
         )
         size = f"{num_servers} server{'s' * (num_servers > 1)} and {num_workers} "
         size += f"worker{'s' * (num_workers > 1)}"

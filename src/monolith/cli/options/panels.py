@@ -6,7 +6,6 @@ from typing import Any
 _TRAINING = MappingProxyType(
     {
         "Servers": ("servers", "num_servers", "keys", "transfer", "server_timeout"),
-        "Ranks": ("mode", "rank_timeout"),
         "Checkpoints": (
             *("checkpoints", "save_every", "save_seconds", "full_every", "save_rate"),
             *("resume", "fallback"),
@@ -20,7 +19,13 @@ _TRAINING = MappingProxyType(
 
 PANELS = MappingProxyType(
     {
-        "train": _TRAINING,
+        "train": MappingProxyType(
+            {
+                "Servers": _TRAINING["Servers"],
+                "Ranks": ("mode", "rank_timeout"),
+                **_TRAINING,
+            }
+        ),
         "worker": _TRAINING,
         "launch": MappingProxyType(
             {
