@@ -229,7 +229,8 @@ class Trainer:
         stream = self._open(Mode.TRAIN, source)
         if self.job is not None:
             stream = job_source(self.job, stream)
-        stream = rank_source(stream, self.sync, self.state)
+        else:
+            stream = rank_source(stream, self.sync, self.state)
         batches = self.state.begin(stream)
         if self.job is not None:
             self.state.first = self.job.first_step
