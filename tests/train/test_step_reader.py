@@ -117,6 +117,6 @@ def test_a_settle_waits_no_longer_than_its_limit():
         reader = StepReader(lambda: stuck.wait(20), 1, timeout_seconds=0.1)
         reader.start(coordinator)
         until(lambda: reader._is_making)
-        with pytest.raises(DeadlineExceededError, match="that are read ahead within 0.1 s"):
+        with pytest.raises(DeadlineExceededError, match=r"that are read ahead within 0\.1 s"):
             reader.settle()
         stuck.set()

@@ -132,13 +132,14 @@ def train(
             ) as trainer,
         ):
             result, scores = training.fit(trainer, checkpoint, is_chief=is_chief)
+            if is_chief and result.ended not in STATUS_OF_SIGNAL:
+                is_new = checkpoint is None
+                training.tell_end(result, scores, is_new=is_new, has_hints=not no_hints)
     if result.ended in STATUS_OF_SIGNAL:
         status = STATUS_OF_SIGNAL[result.ended]
         if not is_chief:
             sys.exit(status)
         fail(begin.words_of_stop(result, has_hint=not no_hints), status=status)
-    if is_chief:
-        training.tell_end(result, scores, is_new=checkpoint is None, has_hints=not no_hints)
 
 
 @dataclass(frozen=True)
