@@ -61,7 +61,7 @@ def main() -> None:
             clock.loop = loop
             return begin(loop, *arguments)
 
-        trainer._drive = drive  # type: ignore[method-assign]
+        trainer._drive = drive  # type: ignore[assignment,method-assign]
         trainer.fit(Capped(task, settings.steps or 0, size))
         seconds = clock.times[1] - clock.times[0]
         answer: dict[str, Any] = {"seconds": seconds}

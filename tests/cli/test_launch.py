@@ -176,3 +176,12 @@ def test_a_run_folder_has_one_launcher(launch, tmp_path):
         ran = launch("task.py", "--run", "run")
     assert ran.status == 2
     assert f"got a second one while process {os.getpid()} runs" in ran.err
+
+
+@pytest.mark.parametrize("other", ["--ps", "--workers"])
+def test_ranks_come_without_servers_and_workers(capsys, monkeypatch, tmp_path, other):
+    task = tmp_path / "task.py"
+    task.write_text("")
+    ran = run(capsys, monkeypatch, "launch", task, "--ranks", "2", other, "1")
+    assert ran.status == 2
+    assert "expected --ranks without --ps, --workers and --tcp, got both" in ran.err

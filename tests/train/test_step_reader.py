@@ -1,4 +1,5 @@
 import math
+import threading
 
 import pytest
 
@@ -91,3 +92,31 @@ def test_a_thread_that_ends_does_not_speak_for_the_next_one():
         until(lambda: reader.is_restarted)
         coordinator._threads[0].join()
         assert reader._is_thread_on
+
+
+def test_a_settled_reader_has_made_all_that_it_may():
+    numbers = iter(range(10))
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: next(numbers), 2)
+        reader.start(coordinator)
+        reader.take()
+        reader.settle()
+        assert reader.num_ready == 2
+        reader.finish()
+        reader.settle()
+        assert reader.num_ready == 3
+
+
+def test_a_reader_without_a_thread_is_settled():
+    StepReader(lambda: 1, 0).settle()
+
+
+def test_a_settle_waits_no_longer_than_its_limit():
+    stuck = threading.Event()
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: stuck.wait(20), 1, timeout_seconds=0.1)
+        reader.start(coordinator)
+        until(lambda: reader._is_making)
+        with pytest.raises(DeadlineExceededError, match=r"that are read ahead within 0\.1 s"):
+            reader.settle()
+        stuck.set()

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from monolith.cluster.ranks.key_exchange import KeyExchange, KeyMessages, LookupFacts
+from monolith.cluster.ranks.gradient_exchange import GradientExchange
+from monolith.cluster.ranks.key_exchange import (
+    ExchangeCounts,
+    KeyExchange,
+    KeyMessages,
+    LookupFacts,
+)
 from monolith.errors import DataLossError
 from tests.cluster.ranks.rank_threads import run_ranks
 
@@ -72,3 +78,14 @@ def test_a_message_that_is_none_is_refused():
 
 def test_facts_of_one_rank_are_its_own():
     assert KeyMessages(0, [LookupFacts(3)], []).num_samples == 3
+
+
+def test_gradients_of_another_lookup_are_refused():
+    def body(group):
+        gradients = GradientExchange(
+            group.gradients, [1], "float32", ExchangeCounts(), with_counts=False
+        )
+        gradients.send_sums(None, None, 5 + group.rank, [0.0])
+
+    with pytest.raises(DataLossError, match=r"the gradients of lookup \d, got others from"):
+        run_ranks(2, body)

@@ -39,7 +39,7 @@ class RankTask(Task):
         Feature("item", dim=4, optimizer=Adagrad(0.1)),
     ]
     dense = ["x", "y"]
-    batches: list = []
+    batches = ()
 
     def source(self, mode):
         return self.batches

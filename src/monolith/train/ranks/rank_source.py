@@ -8,7 +8,6 @@ from monolith.data import Batch, split_source
 from monolith.data.shares.counted_batches import CountedBatches
 from monolith.data.shares.division import Shares
 from monolith.data.shares.share_names import WholeShare
-from monolith.errors import FailedPreconditionError
 
 _KIND = "ranks"
 _REST = "rest:"  # begins the name of every n-th batch of a source that one process has begun
@@ -111,11 +110,6 @@ class RankSource(Iterable[Batch]):
             index, count = map(int, name.removeprefix(_REST).split("/"))
             if position is None or "batches" not in position:
                 position = {"batches": 0, "source": position}
-            if position["source"] is None:
-                raise FailedPreconditionError(
-                    "[RankSource] expected a source with positions, to go on after a run in one "
-                    f"process, got a {type(self._source).__name__}; use a Pipeline"
-                )
             return CountedBatches(self._source, index, count, position)
         return self._shares.open(name, epoch, position)
 

@@ -1,6 +1,7 @@
 """`JobSource`: the batches of the shares that a worker gets from its job."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -9,6 +10,9 @@ from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.job_values import name_of
 from monolith.data import Batch
 from monolith.data.shares import split_source
+from monolith.train.ranks.rank_source import is_of_ranks
+
+_log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
@@ -63,6 +67,9 @@ class JobSource(Iterator[Batch]):
             position: Position in the whole source, of a run without a job; used by a job of one
                 worker that begins its share.
         """
+        if is_of_ranks(position):
+            _log.warning("the positions of synchronous ranks are no shares of a job: it reads anew")
+            position = None
         self._first = position if self._job.num_workers == 1 else None
         return self
 
