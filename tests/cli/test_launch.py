@@ -178,10 +178,16 @@ def test_a_run_folder_has_one_launcher(launch, tmp_path):
     assert f"got a second one while process {os.getpid()} runs" in ran.err
 
 
-@pytest.mark.parametrize("other", ["--ps", "--workers"])
-def test_ranks_come_without_servers_and_workers(capsys, monkeypatch, tmp_path, other):
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--ps", "1"], ["--workers", "1"], ["--tcp"], ["--print", "slurm"], ["--control"]),
+        *(["--discovery", "zk://h:1/job"], ["--data-service", "h:1"], ["--server-timeout", "3"]),
+    ],
+)
+def test_ranks_refuse_the_options_of_servers_and_workers(capsys, monkeypatch, tmp_path, words):
     task = tmp_path / "task.py"
     task.write_text("")
-    ran = run(capsys, monkeypatch, "launch", task, "--ranks", "2", other, "1")
+    ran = run(capsys, monkeypatch, "launch", task, "--ranks", "2", *words)
     assert ran.status == 2
-    assert "expected --ranks without --ps, --workers and --tcp, got both" in ran.err
+    assert f"expected no {words[0]} with --ranks, got one" in ran.err

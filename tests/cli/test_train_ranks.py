@@ -10,7 +10,10 @@ from tests.cli.test_train import TASK
     ("options", "text"),
     [
         (("--mode", "both"), "expected --mode local or sync, got 'both'"),
-        (("--mode", "sync", "--servers", "2"), "expected no --servers with --mode sync, got 2"),
+        (("--mode", "sync", "--servers", "2"), "expected no --servers with --mode sync, got one"),
+        (("--mode", "sync", "--control"), "expected no --control with --mode sync, got one"),
+        (("--mode", "sync", "--data-service", "h:1"), "expected no --data-service with --mode"),
+        (("--mode", "sync", "--device", "cuda"), "expected no --device with --mode sync, got one"),
         (("--mode", "sync"), "expected the variables of torchrun, got no RANK"),
     ],
 )

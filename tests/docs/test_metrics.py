@@ -32,6 +32,6 @@ def test_the_table_of_names_is_what_a_run_writes(tmp_path):
     sink = observe.MemorySink()
     with Trainer(Clicks(batches, batches), settings, metrics=sink) as trainer:
         trainer.fit()
-    table = page(PAGE).partition("## What a run writes")[2].partition("\n## ")[0]
+    table = page(PAGE).partition("## What a run writes")[2].partition("\nSynchronous")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     assert {name for row in rows for name in re.findall("`([^`]+)`", row)} == sink.names

@@ -1,11 +1,8 @@
 import functools
-import importlib
 
 import pytest
 
-from tests.docs.pages import column_cells
 from tests.meta.parity import (
-    code,
     is_there,
     listed_names,
     listed_paths,
@@ -17,16 +14,6 @@ from tools.acceptance import listed_ids, read_page, render
 
 PARITY = (ROOT / "docs" / "parity.md").read_text()
 MODULES, _, STATES = PARITY.partition("\n## Acceptance ids\n")
-MISSING_MODULES = [code(cell)[0] for cell in column_cells(PARITY, "| import path |", 0)]
-MISSING_NAMES = [
-    f"{code(module)[0]}.{name}"
-    for module, names in zip(
-        column_cells(PARITY, "| module | names that are not there |", 0),
-        column_cells(PARITY, "| module | names that are not there |", 1),
-        strict=True,
-    )
-    for name in code(names)
-]
 
 
 @functools.cache
@@ -80,27 +67,15 @@ def test_every_path_of_the_page_exists():
 
 
 def test_every_dotted_name_of_the_page_exists():
-    names = listed_names(PARITY) - {*MISSING_MODULES}
+    names = listed_names(PARITY)
     assert len(names) > 100
     assert [name for name in sorted(names) if not is_there(name)] == []
 
 
 def test_every_module_that_is_listed_as_built_is_imported_by_its_path():
-    built = reference_modules(PARITY.partition("\n## Import paths that are not there")[0])
+    built = reference_modules(PARITY.partition("\n## Import paths\n")[0])
     assert len(built) > 30
-    assert {name for name in built if not is_there(name)} <= {*MISSING_MODULES}
-
-
-@pytest.mark.parametrize("module", MISSING_MODULES)
-def test_a_module_that_is_listed_as_missing_cannot_be_imported(module):
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module(module)
-
-
-@pytest.mark.parametrize("name", MISSING_NAMES)
-def test_a_name_that_is_listed_as_missing_is_not_there(name):
-    assert is_there(name.rpartition(".")[0]) or is_there(name.rsplit(".", 2)[0])
-    assert not is_there(name)
+    assert {name for name in built if not is_there(name)} == set()
 
 
 def test_names_after_a_module_are_its_own():

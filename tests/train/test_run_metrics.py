@@ -134,7 +134,7 @@ def test_bytes_of_tables_are_summed_once_a_second():
 
     with Trainer(Clicks()) as trainer:
         trainer.fit(hooks=[reports := Reports()])
-        hook = MetricsHook(Watch(), trainer.run, trainer.features, Stages(), lambda: now[0])
+        hook = MetricsHook(Watch(), trainer.run, trainer.features, Stages(), clock=lambda: now[0])
         for now[0] in (0.5, 1.0, 1.5, 1.9, 2.0, 2.5):
             hook.report(reports.all[-1])
     assert times == [1.0, 2.0]

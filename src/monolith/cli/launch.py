@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Literal, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -182,7 +182,6 @@ def launch(
     commands: JobCommands | RankCommands
     if ranks is not None:
         commands = RankCommands(task, ranks, *common, num_threads=threads, program=PROGRAM)
-        size = f"{ranks} rank{'s' * (ranks > 1)}"
     else:
         commands = JobCommands(
             task,
@@ -195,21 +194,8 @@ def launch(
             num_threads=threads,
             program=PROGRAM,
         )
-        size = f"{ps} server{'s' * (ps > 1)} and {workers} worker{'s' * (workers > 1)}"
-    folder = _open_folder(run, checkpoints)
-    end = None
-    try:
-        words = "" if threads is None else f" with {THREADS_KEY}={threads}"
-        say(f"{size}{words}; logs: {folder.logs}")
-        policy = Policy(restarts, grace_seconds=grace_seconds)
-        saves = None if checkpoints is None else local_path(checkpoints)
-        with JobView(Console(stderr=True), is_json=as_json) as view:
-            end = _run(commands, folder, view, policy, lambda: folder_state(saves))
-            view.end(end)
-    finally:
-        folder.close(is_success=end is not None and end.status == 0)
-    has_saved = checkpoints is not None and _has_checkpoint(saves)
-    _end(end, folder, checkpoints if has_saved else None)
+    policy = Policy(restarts, grace_seconds=grace_seconds)
+    _run(commands, _open_folder(run, checkpoints), policy, checkpoints, as_json=as_json)
 
 
 class FoundBy(NamedTuple):
@@ -252,15 +238,35 @@ def _refuse_with_ranks(others: Mapping[str, object]) -> None:
 def _run(
     commands: JobCommands | RankCommands,
     folder: RunFolder,
-    view: JobView,
     policy: Policy,
-    save_state: Callable[[], Any],
-) -> JobEnd:
-    """Run the roles of a job until their end."""
-    if isinstance(commands, RankCommands):
-        return RankJob(commands, folder, view, policy, save_state=save_state).run()
-    roles = commands.roles(folder)
-    return Supervisor(roles, folder.logs, view, policy, save_state=save_state).run()
+    checkpoints: str | None,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Run the roles of a job until their end, and exit."""
+    end = None
+    try:
+        threads = commands.num_threads
+        words = "" if threads is None else f" with {THREADS_KEY}={threads}"
+        say(f"{commands.size}{words}; logs: {folder.logs}")
+        saves = None if checkpoints is None else local_path(checkpoints)
+        with JobView(Console(stderr=True), is_json=as_json) as view:
+            job: RankJob | Supervisor
+            if isinstance(commands, RankCommands):
+                job = RankJob(
+                    commands, folder, view, policy, save_state=lambda: folder_state(saves)
+                )
+            else:
+                roles = commands.roles(folder)
+                job = Supervisor(
+                    roles, folder.logs, view, policy, save_state=lambda: folder_state(saves)
+                )
+            end = job.run()
+            view.end(end)
+    finally:
+        folder.close(is_success=end is not None and end.status == 0)
+    has_saved = checkpoints is not None and _has_checkpoint(saves)
+    _end(end, folder, checkpoints if has_saved else None)
 
 
 def _check_task(task: str, *, may_be_elsewhere: bool) -> None:

@@ -107,10 +107,13 @@ def train(
     }
     flags = run.setting_flags(data, checkpoints, settings, alert, **saves, device=device)
     resolved, how = resolve_settings(task_class, file, flags)
+    ranks = RanksOptions(mode, rank, rendezvous, rank_timeout, start)
+    if ranks.is_first:
+        title = f"task {task_class.__name__} of {task}"
+        say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
-    ranks = RanksOptions(mode, rank, rendezvous, rank_timeout, start)
     if mode == SYNC:
         ranks.refuse(servers=servers, data_service=data_service, control=control, device=device)
     run.check_device(how.device)
@@ -131,9 +134,6 @@ def train(
     training = _Training(task, task_class, resolved, how, begin, served, as_json)
     with ranks.opened() as opened:
         is_chief = opened is None or opened.group.rank == 0
-        if is_chief:
-            title = f"task {task_class.__name__} of {task}"
-            say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
         name = of_rank_0(opened, lambda: getattr(begin.check(), "prefix", None))
         checkpoint = None if name is None else Checkpoint(name)
         seed_all(how.seed)  # a task may make its dense model in its constructor

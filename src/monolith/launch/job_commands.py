@@ -57,6 +57,12 @@ class JobCommands:
     status_seconds: float = 1.0
     program: tuple[str, ...] = PROGRAM
 
+    @property
+    def size(self) -> str:
+        """Numbers of servers and workers, in words."""
+        servers, workers = self.num_servers, self.num_workers
+        return f"{servers} server{'s' * (servers > 1)} and {workers} worker{'s' * (workers > 1)}"
+
     def roles(self, folder: RunFolder) -> list[Role]:
         """Return the roles of the job, servers first."""
         servers = [self._server(index, folder) for index in range(self.num_servers)]

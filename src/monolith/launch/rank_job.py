@@ -38,6 +38,11 @@ class RankCommands:
     num_threads: int | None = None
     program: tuple[str, ...] = PROGRAM
 
+    @property
+    def size(self) -> str:
+        """Number of ranks, in words."""
+        return f"{self.num_ranks} rank{'s' * (self.num_ranks > 1)}"
+
     def roles(self, folder: RunFolder, start: int) -> list[Role]:
         """Return the ranks.
 

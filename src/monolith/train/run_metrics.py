@@ -37,6 +37,7 @@ class MetricsHook(ReportHook):
         run: Run, whose metadata have the tensors of the model's code if the sink writes tensors.
         features: Features with the tables.
         stages: Stages of the steps, which are timed from now on.
+        exchange: Function that returns counters of what ranks have exchanged; None without ranks.
         clock: Clock that returns seconds; only differences count.
     """
 
@@ -46,12 +47,14 @@ class MetricsHook(ReportHook):
         run: Run,
         features: Features,
         stages: "Stages",
+        exchange: "Callable[[], Mapping[str, int]] | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock, self._next_bytes = clock, clock() + _BYTES_SECONDS
         self._sink, self._run, self._features, self._stages = sink, run, features, stages
         self._tensors = TensorSummaries() if getattr(sink, "writes_tensors", False) else None
-        self._counts = _counters(table_counts(features))
+        self._exchange = dict if exchange is None else exchange
+        self._counts = self._counters(table_counts(features))
         self._num_recoveries = run.num_recoveries
         self._num_steps = self._num_samples = 0  # since the last report
         self._step_seconds: list[float] = []  # that the sink has not got
@@ -87,7 +90,7 @@ class MetricsHook(ReportHook):
 
     def note_restore(self) -> None:
         """Note that the state is that of a checkpoint; rows of the checkpoint are no new rows."""
-        self._counts = _counters(table_counts(self._features))
+        self._counts = self._counters(table_counts(self._features))
         self._restart()
 
     def _restart(self) -> None:
@@ -172,7 +175,7 @@ class MetricsHook(ReportHook):
 
     def _new_counts(self, figures: Figures) -> dict[str, int]:
         """Return the numbers to add to the counters."""
-        counts = _counters(figures)
+        counts = self._counters(figures)
         before, self._counts = self._counts, counts
         # A restore during the run may set the counters of the tables back.
         numbers = {name: max(0, number - before[name]) for name, number in counts.items()}
@@ -181,6 +184,14 @@ class MetricsHook(ReportHook):
             "run/samples": self._num_samples,
             "run/recoveries": 0,  # readers see the counter before the first recovery
             **numbers,
+        }
+
+    def _counters(self, counts: TableCounts | Figures) -> dict[str, int]:
+        return {
+            "tables/admitted": counts.num_admitted,
+            "tables/refused": counts.num_refused,
+            "tables/evicted": counts.num_evicted,
+            **self._exchange(),
         }
 
     def _write_failure(self, error: BaseException, unreported: Callable[[], Figures]) -> None:
@@ -193,14 +204,6 @@ class MetricsHook(ReportHook):
         fields = {"step": self._step, "error": type(error).__name__, "text": str(error)}
         self._sink.event("run_failed", fields)
         self._sink.flush(self._step)
-
-
-def _counters(counts: TableCounts | Figures) -> dict[str, int]:
-    return {
-        "tables/admitted": counts.num_admitted,
-        "tables/refused": counts.num_refused,
-        "tables/evicted": counts.num_evicted,
-    }
 
 
 def write_evaluation(

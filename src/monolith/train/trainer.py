@@ -291,8 +291,7 @@ class Trainer:
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
-        hooks += alert_hooks(self._alert_rules, self.metrics, self.servers)
-        hooks += recorders
+        hooks += [*alert_hooks(self._alert_rules, self.metrics, self.servers), *recorders]
         reported = self.trainee, meter, loop.reader, hooks, lambda: share_read(loop.batches)
         figures = figures_hook(self.sync, *reported)
         evals = EvalHook(self.evaluate, settings, state, meter)
@@ -358,7 +357,8 @@ class Trainer:
         """Return the hook that writes measurements; an empty list without a sink."""
         if isinstance(self.metrics, NullSink):
             return []
-        return [MetricsHook(self.metrics, self.run, self.features, loop.stages)]
+        exchange = None if self.sync is None else self.sync.counters
+        return [MetricsHook(self.metrics, self.run, self.features, loop.stages, exchange)]
 
     def _recover(
         self,

@@ -34,12 +34,12 @@ PANELS = MappingProxyType(
         ),
         "launch": MappingProxyType(
             {
-                "Job": (
-                    *("ps", "workers", "ranks", "run", "restarts", "grace_seconds", "tcp"),
-                    *("discovery", "control", "alert"),
-                ),
+                "Job": ("ps", "workers", "ranks", "run", "restarts", "grace_seconds"),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
-                "Servers and ranks": ("server_timeout", "rank_timeout", "transfer"),
+                "Servers and ranks": (
+                    *("discovery", "tcp", "server_timeout", "rank_timeout", "transfer"),
+                ),
+                "Control and alerts": ("control", "alert"),
                 "Schedulers": (
                     *("print", "name", "keys", "cpus", "memory"),
                     *("image", "namespace", "volume"),

@@ -38,6 +38,12 @@ class RanksOptions:
     start: int
 
     @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, or no rank: it prints for all."""
+        place = torchrun_variables().get("RANK", "0") if self.place is None else self.place
+        return self.mode != SYNC or place.split("/")[0] == "0"
+
+    @property
     def num_starts(self) -> int:
         """Number of starts of the job before this one, those of torchrun included."""
         return max(self.start, int(torchrun_variables().get("TORCHELASTIC_RESTART_COUNT", "0")))

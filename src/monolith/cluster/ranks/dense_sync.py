@@ -67,6 +67,7 @@ class DenseSync:
     Attributes:
         wishes: numbers that this rank adds in the next step.
         factor: of the sums, equal in all ranks; 1 unless it is set.
+        num_bytes: number of bytes that this rank has given to all-reduce.
 
     Raises:
         InvalidArgumentError: a parameter is not float32 on the CPU.
@@ -87,7 +88,7 @@ class DenseSync:
         self._buckets = _buckets_of(listed, num_wishes)
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._is_armed = False
-        self._num_sent = 0
+        self._num_sent = self.num_bytes = 0
         self._waits: list[Callable[[], None]] = []
         self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in listed]  # type: ignore[no-untyped-call]
 
@@ -122,6 +123,8 @@ class DenseSync:
         if self._num_sent == len(self._buckets) - 1:
             bucket.wishes.copy_(torch.tensor(self.wishes))
         self._num_sent += 1
+        if self._channel.size > 1:
+            self.num_bytes += bucket.memory.numel() * bucket.memory.element_size()
         self._waits.append(self._channel.begin_all_reduce(bucket.memory))
 
     def finish(self) -> list[float]:

@@ -85,6 +85,18 @@ class RankSync:
         """Numbers of bytes that this rank has sent for lookups and gradients of tables."""
         return self._keys.counts
 
+    def counters(self) -> dict[str, int]:
+        """Return the bytes that this rank has sent, as counters of a sink."""
+        counts = self.counts
+        return {
+            "exchange/key_bytes": counts.key_bytes,
+            "exchange/padding_bytes": counts.padding_bytes,
+            "exchange/row_bytes": counts.row_bytes,
+            "exchange/gradient_bytes": counts.gradient_bytes,
+            "exchange/overflows": counts.num_overflows,
+            "exchange/dense_bytes": self.dense.num_bytes,
+        }
+
     # Steps
 
     def average_dense(self) -> None:
