@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from examples import demo_sync
 from monolith.cluster.ranks import dense_sync, rank_group, rank_watch
 from monolith.launch import Policy
 from tests.docs.pages import blocks, console_cases, page
 from tests.docs.shell import Shell
+from tests.meta.tree import ROOT
 
 NAME = "docs/sync.md"
 PAGE = page(NAME)
@@ -56,6 +58,18 @@ def test_the_numbers_are_the_defaults():
     assert rank_group.START_SECONDS == 600
     assert rank_watch._SILENT_SECONDS == 2
     assert dense_sync._BUCKET_BYTES == 4 << 20
+
+
+def test_the_limits_of_the_demo_are_those_of_the_page():
+    assert f"at most {demo_sync.EQUAL_AUC:.0e} (measured".replace("e-06", "e-6") in PAGE
+    assert f"The demo accepts {demo_sync.CLOSE_AUC:.0e}".replace("e-03", "e-3") in PAGE
+    assert demo_sync.EQUAL_STEPS == 4 * demo_sync.STEPS_PER_DAY
+    assert "demo-sync" in phony_targets()
+
+
+def phony_targets():
+    (line,) = (x for x in (ROOT / "Makefile").read_text().splitlines() if x.startswith(".PHONY:"))
+    return line.split()
 
 
 def test_every_command_is_run():
