@@ -224,8 +224,12 @@ class Trainer:
             BaseException: The error of a hook, the source, the model or a thread.
         """
         stream = self._open(Mode.TRAIN, source)
-        if self.job is not None:
-            stream = worker_batches(self.job, stream)
+        if self.job is None:
+            return self._fit(stream, hooks)
+        with contextlib.closing(worker_batches(self.job, stream)) as batches:
+            return self._fit(batches, hooks)
+
+    def _fit(self, stream: Iterable[Batch], hooks: Sequence[Hook]) -> FitResult:
         batches = self.state.begin(stream)
         if self.job is not None:
             self.state.first = self.job.first_step
@@ -235,8 +239,8 @@ class Trainer:
         self.features.train()
         self.model.train()
         self.optimizer.zero_grad()
-        schedule = None if self.scheduler is None else self.scheduler.step
-        self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, schedule)
+        step = None if self.scheduler is None else self.scheduler.step
+        self._loop = loop = TrainLoop(self.trainee, self.run, self.state, batches, unread, step)
         try:
             self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
         finally:
