@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from monolith.checkpoint import load
+from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import InvalidArgumentError
 from monolith.native_training import hvd_lib
 from monolith.native_training.cpu_training import (
@@ -219,7 +220,7 @@ def test_servers_and_ranks_together_are_refused():
 def test_jobs_with_servers_refuse_synchronous_training(tmp_path):
     config = sync_config(num_ps=1, model_dir=str(tmp_path))
     with pytest.raises(ValueError, match="expected enable_sync_training=False, got True; train on"):
-        distributed_train(config, None, FeatureTask.params())
+        distributed_train(config, HostServiceDiscovery(tmp_path), FeatureTask.params())
 
 
 def test_summaries_may_go_to_a_sink_of_the_caller():

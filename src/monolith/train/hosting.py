@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from monolith.cluster import LocalServers, Servers
+from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.cluster.ranks.ranks_engine import ranks_engine
 from monolith.cluster.servers_engine import servers_engine
 from monolith.features import BagFeature, FeatureEngine, engine_for
 from monolith.observe.metrics import MetricsSink
@@ -31,7 +33,11 @@ def table_maker(servers: Servers | None, clock: Clock) -> Callable[[TableConfig]
 
 
 def engine_maker(
-    servers: Servers | None, sink: MetricsSink | None = None, model_name: str = ""
+    servers: Servers | None,
+    sink: MetricsSink | None = None,
+    model_name: str = "",
+    ranks: RankTables | None = None,
+    transfer: str = "float32",
 ) -> EngineMaker:
     """Return what makes the engine of tables that `table_maker` made.
 
@@ -39,7 +45,11 @@ def engine_maker(
         servers: of the tables; None keeps them in the trainer.
         sink: takes the times of lookups on servers; None measures nothing.
         model_name: a tag of these times.
+        ranks: tables of synchronous ranks; None without them.
+        transfer: dtype in which rows and gradients travel between ranks.
     """
+    if ranks is not None:
+        return ranks_engine(ranks, transfer)
     return engine_for if servers is None else servers_engine(servers, sink, model_name)
 
 

@@ -15,7 +15,6 @@ from monolith.cluster import LocalServers, RemoteServers, Servers
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.served_dense import ServedDense
 from monolith.cluster.ranks.rank_tables import RankTables
-from monolith.cluster.ranks.ranks_engine import ranks_engine
 from monolith.control import ControlOptions
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
@@ -49,7 +48,7 @@ from monolith.train.hosting import engine_maker, host_parameters, table_maker, t
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
 from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
-from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks
+from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks, make_loop
 from monolith.train.ranks.rank_sync import RankSync, rank_source, reader_of, settings_of_rank
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
@@ -169,9 +168,7 @@ class Trainer:
             task.features,
             missing=task.missing,
             make_table=table_maker(self.servers, self.clock),
-            make_engine=engine_maker(self.servers, self.metrics, task.name)
-            if ranks is None
-            else ranks_engine(ranks, transfer),
+            make_engine=engine_maker(self.servers, self.metrics, task.name, ranks, transfer),
         )
         check_hours(task.evict_every_hours, self.features.tables)
         self.model = task.build()
@@ -241,10 +238,12 @@ class Trainer:
             BaseException: The error of a hook, the source, the model or a thread.
         """
         stream = self._open(Mode.TRAIN, source)
-        if self.job is not None:
-            stream = worker_batches(self.job, stream)
-        else:
-            stream = rank_source(stream, self.sync, self.state)
+        if self.job is None:
+            return self._fit(rank_source(stream, self.sync, self.state), hooks)
+        with contextlib.closing(worker_batches(self.job, stream)) as batches:
+            return self._fit(batches, hooks)
+
+    def _fit(self, stream: Iterable[Batch], hooks: Sequence[Hook]) -> FitResult:
         batches = self.state.begin(stream)
         if self.job is not None:
             self.state.first = self.job.first_step
@@ -256,8 +255,7 @@ class Trainer:
         self.optimizer.zero_grad()
         schedule = None if self.scheduler is None else self.scheduler.step
         inputs = self.trainee, self.run, self.state, batches, unread, schedule
-        loop = TrainLoop(*inputs) if self.sync is None else RankLoop(self.sync, *inputs)
-        self._loop = loop
+        self._loop = loop = make_loop(self.sync, *inputs)
         try:
             self.result = self._drive(loop, stream, [*self.hooks, *hooks, *self.task.hooks()])
         except BaseException as error:

@@ -66,13 +66,16 @@ def test_the_trainer_has_the_options_of_the_config():
 
 @pytest.mark.parametrize("unit", ["secs", "steps"])
 @pytest.mark.parametrize("of_task", [None, 3])
-def test_saves_without_tables_have_the_pace_of_the_task_or_else_of_the_config(unit, of_task):
+def test_saves_without_tables_have_the_pace_of_the_task_or_else_of_the_config(
+    tmp_path, unit, of_task
+):
     params, field = NativeTask.params(), f"dense_only_save_checkpoints_{unit}"
     others = {name: value for name, value in params.train.items() if name != field}
     params.train[field] = of_task
     servers = types.SimpleNamespace(config=dataclasses.replace(CONFIG, **{field: 7}))
     options = ProcessOptions(0.0, shutdown=print)
-    distributed._Worker(servers, None, params, (), options)._set_dense_only_saves()
+    discovery = HostServiceDiscovery(tmp_path)
+    distributed._Worker(servers, discovery, params, (), options)._set_dense_only_saves()
     assert params.train[field] == (of_task or 7)
     assert {name: params.train[name] for name in others} == others
 

@@ -210,6 +210,16 @@ def figures_hook(sync: RankSync | None, *arguments: Any) -> FiguresHook:
     return FiguresHook(*arguments) if sync is None else RankFiguresHook(sync, *arguments)
 
 
+def make_loop(sync: RankSync | None, *arguments: Any) -> TrainLoop:
+    """Return the loop of this process, or that of a rank.
+
+    Args:
+        sync: part of this rank in the job; None without ranks.
+        arguments: those of `TrainLoop`.
+    """
+    return TrainLoop(*arguments) if sync is None else RankLoop(sync, *arguments)
+
+
 def join_ranks(
     loop: TrainLoop, is_save_due: Callable[[int], bool], interrupt: Interrupt
 ) -> list[Hook]:
