@@ -169,6 +169,11 @@ def stop(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
+def is_within(jobs: Sequence[Job]) -> bool:
+    """Return whether the AUC of the second run differs by at most the spread of the first ones."""
+    return abs(jobs[1].auc - jobs[0].auc) <= AUC_SPREAD
+
+
 def summary(jobs: Sequence[Job]) -> str:
     """Return a table of the runs, and what it shows."""
     lines = ["run                 AUC     steps  restarts  lost pushes  trained again  seconds"]
@@ -178,7 +183,7 @@ def summary(jobs: Sequence[Job]) -> str:
             f"{job.lost_pushes:11}  {job.repeats:13,}  {job.seconds:7.1f}"
         )
     difference = jobs[1].auc - jobs[0].auc
-    word = "within" if abs(difference) <= AUC_SPREAD else "NOT within"
+    word = "within" if is_within(jobs) else "NOT within"
     return "\n".join(
         [
             *lines,
@@ -202,7 +207,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Write the data, run both jobs, and compare them."""
+    """Write the data, run both jobs, and compare them: exit with status 1 if they differ."""
     options = parse(sys.argv[1:])
     start, folder = time.monotonic(), options.folder.resolve()
     clicks, num_steps = folder / f"clicks_{options.days}", options.days * STEPS_PER_DAY
@@ -214,6 +219,8 @@ def main() -> None:
     print(f"\n{summary(jobs)}")
     print(f"Done in {time.monotonic() - start:.0f} s. Logs: {folder}/killed/run/logs")
     print(f"Next: monolith inspect {folder}/killed/saves")
+    if not is_within(jobs):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,16 @@ def announced_host() -> str:
     return first or os.environ.get("YARN_INET_ADDR", "").strip()
 
 
+def app_master_address() -> str:
+    """Return the address of Primus' application master; empty unless both variables are set.
+
+    They are `PRIMUS_AM_RPC_HOST` and `PRIMUS_AM_RPC_PORT`.
+    """
+    host = os.environ.get("PRIMUS_AM_RPC_HOST", "")
+    port = os.environ.get("PRIMUS_AM_RPC_PORT", "")
+    return f"{host}:{port}" if host and port else ""
+
+
 def is_synchronous() -> bool:
     """Whether `MONOLITH_WITH_HOROVOD` asks for synchronous training over ranks."""
     return bool(os.environ.get("MONOLITH_WITH_HOROVOD"))

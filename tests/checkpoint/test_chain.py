@@ -182,6 +182,21 @@ def test_a_save_of_other_tables_is_full(tmp_path):
         assert chain.save(snapshot).reason in ("log", "tables")
 
 
+def test_a_table_that_went_and_came_back_is_saved_whole(tmp_path):
+    chain, tables = Chain(tmp_path), [new_table(), new_table(type(CONFIG)("item", CONFIG.segments))]
+    reasons = []
+    for step, saved in enumerate((tables, tables[:1], tables)):
+        for table in tables:
+            few_changes(table, step)
+        contents = Contents(tables=saved, step=step, with_expired=True)
+        with chain.cut(contents) as snapshot:
+            reasons.append((newest := chain.save(snapshot)).reason)
+    assert reasons == ["first", "tables", "tables"]
+    restored = open_checkpoint(newest.prefix).load_tables()
+    for table in tables:
+        assert_same_table(restored[table.name], table)
+
+
 @pytest.mark.parametrize("how", ["removed", "replaced", "damaged"])
 def test_a_save_whose_base_is_gone_is_full(tmp_path, how):
     chain, table, saves = saved_chain(tmp_path)

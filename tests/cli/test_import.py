@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import monolith as ml
 from monolith.checkpoint import existing_checkpoints, load
 from monolith.checkpoint.run_lock import only_run
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from monolith.train.imported_rows import ImportTarget
 from tests.checkpoint.vectors.test_vector_tensors import Malicious
 from tests.cli.run import run

@@ -2,7 +2,7 @@ import functools
 
 import pytest
 
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from tests.cli.run import run
 
 

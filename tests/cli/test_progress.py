@@ -1,6 +1,7 @@
 import contextlib
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -44,6 +45,11 @@ class Shown:
     @property
     def text(self):
         return self.file.getvalue()
+
+
+def test_a_worker_that_others_have_overtaken_says_by_how_much():
+    assert words_of(replace(ALL, staleness=3))[-1] == "3 steps stale"
+    assert words_of(replace(ALL, staleness=2))[-1] == "at most 2 steps stale"
 
 
 def test_lines_come_at_an_interval_and_at_the_end():

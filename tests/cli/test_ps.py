@@ -235,6 +235,40 @@ def test_the_pages_show_health_and_metrics(nursery):
         assert answer.status == 200
 
 
+def test_other_machines_may_see_the_pages(nursery):
+    server = nursery.start(options=["--metrics-port", 0, "--metrics-host", "127.0.0.9"])
+    url = f"http://127.0.0.9:{server.facts['metrics_port']}/health"
+    with urlopen(url) as answer:
+        assert json.load(answer)["is_ready"] is True
+
+
+def test_an_address_of_pages_needs_a_port(monolith):
+    ran = monolith("ps", "--metrics-host", "0.0.0.0")
+    assert ran.status == 2
+    assert "expected --metrics-port N with --metrics-host 0.0.0.0, got none" in ran.err
+
+
+def test_a_server_that_lingers_serves_its_clients_to_their_end(nursery):
+    from tests.suites.table_base import keys
+
+    server = nursery.start(options=["--linger-seconds", 60])
+    with connect([server]) as servers:
+        table = servers.table(TableConfig("user", Segment(1)), PartitionRouting(1))
+        server.signal(signal.SIGTERM)
+        with pytest.raises(AssertionError, match="is alive after 1 seconds"):
+            server.wait(1)
+        table.lookup_or_insert(keys(1, 2, 3))
+        assert len(table) == 3
+    server.wait(30)
+
+
+def test_a_server_lingers_no_longer_than_it_may(nursery):
+    server = nursery.start(options=["--linger-seconds", 0.2])
+    with connect([server]):
+        server.signal(signal.SIGTERM)
+        server.wait(30)
+
+
 def test_an_endpoint_without_health_has_no_such_page():
     from monolith.observe import PrometheusSink
 

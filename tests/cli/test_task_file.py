@@ -1,6 +1,6 @@
 import pytest
 
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from monolith.errors import InvalidArgumentError, NotFoundError
 
 TASK = """

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from monolith.cli.task_file import load_task_class
-from monolith.cli.task_imports import MOVED, PAGE, TaskImportError, check_imports
+from monolith.cli.tasks.task_file import load_task_class
+from monolith.cli.tasks.task_imports import MOVED, PAGE, TaskImportError, check_imports
 from monolith.errors import NotFoundError
 from tests.cli.run import run
 from tests.meta.tree import ROOT

@@ -16,7 +16,7 @@ import torch
 
 import monolith.cli.data_service
 import monolith.cli.ps
-import monolith.cli.task_file
+import monolith.cli.tasks.task_file
 import monolith.cluster.data_service
 import monolith.cluster.zmq.server_process
 import monolith.table

@@ -73,6 +73,36 @@ def test_a_released_client_may_come_back_and_its_writes_stay_done_once():
     assert value(host) == 2.0
 
 
+def test_a_fence_stays_however_many_clients_end():
+    host = new_host()
+    add(host, 0, client=7)
+    host.fence([7])
+    for client in range(100, 1200):
+        host.release_client(client, is_gone=True)
+    with pytest.raises(AbortedError, match="a client that is there, got number 1 of one that is"):
+        add(host, 1, client=7)
+    assert value(host) == 1.0
+
+
+def test_a_restore_of_clients_lifts_no_fence():
+    host, other = new_host(), new_host()
+    add(host, 0, client=7)
+    other.fence([7])
+    other.restore_clients(host.clients_state())
+    with pytest.raises(AbortedError, match="got number 1 of one that is gone"):
+        add(other, 1, client=7)
+
+
+def test_more_fences_than_a_host_keeps_are_refused(monkeypatch):
+    monkeypatch.setattr(call_host, "MAX_FENCED", 2)
+    host = new_host()
+    host.fence([1, 2])
+    host.fence([2])
+    with pytest.raises(FailedPreconditionError, match="at most 2 clients that are refused, got 3"):
+        host.fence([3])
+    add(host, 0, client=3)
+
+
 def test_cuts_of_a_released_client_are_closed_and_those_of_others_stay():
     host = new_host()
     number = host.do(Call(1, 0, 0, "open_cut", (None,)))[0]

@@ -18,19 +18,21 @@ import zmq
 from monolith.cluster.server_host import config_text
 from monolith.cluster.wire.message import Header, Kind, Packed, header_bytes, pack
 from monolith.cluster.wire.verb_numbers import NUMBER_OF_VERB
+from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.table import Segment, TableConfig, Zeros
 from monolith.table.optimizers import SGD
 from monolith.table.routing import PartitionRouting
 from tests.cluster.server_processes import Nursery, connect
 from tests.cluster.test_host_fuzz import CONFIGS, group_calls, server_calls, shard_calls
 from tests.cluster.zmq.sockets import until
-from tests.cluster.zmq.test_server_loop import raw_client
+from tests.cluster.zmq.test_server_loop import HELLO, raw_client
+from tests.cluster.zmtp_flood import flood
 from tests.suites.table_base import keys
 
 pytestmark = [pytest.mark.dist, pytest.mark.thorough]
 
 CORPUS = Path(__file__).parents[1] / "golden" / "wire" / "corpus-1.json"
-LIMITS = {"message_bytes": 1 << 20}
+LIMITS = {"frame_bytes": 1 << 20}
 TABLE = TableConfig("ones", Segment(1, SGD(1.0), Zeros()))
 WITH_PATHS = {"start_load", "start_save"}  # their changed folders could be any; test_host_fuzz.py
 
@@ -62,10 +64,15 @@ def test_the_corpus_has_the_bytes_of_a_good_call_of_every_verb():
 
 
 @pytest.fixture(scope="module")
-def server():
+def nursery():
     nursery = Nursery()
-    yield nursery.start(options=["--metrics-port", "0"], limits=LIMITS)
+    yield nursery
     nursery.close()
+
+
+@pytest.fixture(scope="module")
+def server(nursery):
+    return nursery.start(options=["--metrics-port", "0"], limits=LIMITS)
 
 
 def facts(server):
@@ -92,7 +99,8 @@ class Hosts:
     def __init__(self, client, server):
         self._client, self._server = client, server
         self.life, self.numbers = facts(server)["life"], {"server": 0}
-        client.greet(number=1)
+        self.session = random.getrandbits(60)  # answers of a client before this one go elsewhere
+        client.greet(number=self.session)
         place = ("PartitionRouting", 1, 0)
         shard = config_text(CONFIGS["plain"]), place, 1 << 20
         self.numbers["shard"] = self.ask("open_table", shard, 0)
@@ -154,7 +162,7 @@ def fuzz(server, num_messages, seed):
                 before = resident_bytes(server)  # memory that any work takes is taken
             client.socket.send_multipart(next(messages))
             if number % 50 == 0:
-                client.send(Header(Kind.HELLO, client=1), {"index": 0, "num_servers": 1})
+                client.send(Header(Kind.HELLO, client=hosts.session), HELLO)
             with contextlib.suppress(zmq.Again):
                 while True:
                     client.socket.recv_multipart()
@@ -211,7 +219,7 @@ def test_a_message_beyond_the_limit_ends_its_connection_and_takes_no_memory(serv
     for _ in range(3):
         with raw_client(server) as client:
             client.greet()
-            client.send(Header(Kind.PING), bytes(LIMITS["message_bytes"] * 8))
+            client.send(Header(Kind.PING), bytes(LIMITS["frame_bytes"] * 8))
             client.socket.setsockopt(zmq.RCVTIMEO, 300)
             with pytest.raises(zmq.Again):
                 client.read()
@@ -220,6 +228,29 @@ def test_a_message_beyond_the_limit_ends_its_connection_and_takes_no_memory(serv
         stream.sendall(b"\xff" + (1 << 62).to_bytes(8, "big") + b"\0" + bytes(1000))
     assert resident_bytes(server) - before < 32 << 20
     assert_serves(server, "after")
+
+
+FLOOD = {"num_frames": 100, "frame_bytes": 1 << 20}
+
+
+def test_a_peer_without_keys_takes_no_memory_of_a_server_with_keys(nursery, tmp_path):
+    CurveKeys.new().write(str(tmp_path / "job.keys"))
+    server = nursery.start(options=["--keys", tmp_path / "job.keys", "--metrics-port", "0"])
+    before = resident_bytes(server)
+    for _ in range(3):
+        assert flood(server.address, **FLOOD) < 20 << 20  # what the system's buffers take
+    assert resident_bytes(server) - before < 16 << 20
+    assert facts(server)["messages"] == {}
+
+
+def test_a_message_of_many_frames_takes_memory_without_keys_but_not_more_each_time(server):
+    before, refused = resident_bytes(server), facts(server)["messages"].get("bad_messages", 0)
+    for number in range(1, 5):
+        assert flood(server.address, **FLOOD) == 100 << 20
+        num_bad = refused + number
+        assert until(lambda n=num_bad: facts(server)["messages"].get("bad_messages", 0) == n)
+    assert resident_bytes(server) - before < 250 << 20
+    assert_serves(server, "flooded")
 
 
 def test_bytes_at_the_port_of_the_pages_do_not_end_it(server):

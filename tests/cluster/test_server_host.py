@@ -1,15 +1,19 @@
 """One server behind calls: its tables, groups and dense values, and what it refuses."""
 
 import json
+import threading
 
 import pytest
 import torch
 
+from monolith.cluster import server_host
 from monolith.cluster.call_host import Call
 from monolith.cluster.server_host import ServerHost, config_text
 from monolith.cluster.server_verbs import SERVER_VERBS
 from monolith.errors import (
+    AbortedError,
     DataLossError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     MonolithError,
@@ -56,6 +60,100 @@ def test_a_table_is_opened_once_and_has_a_number(client):
     assert client.open() == Client(client.server, 2).open() == number
     assert client("num_rows", host=number) == 1
     assert client("table_names") == ["user"]
+
+
+def test_a_fence_holds_for_1100_clients_that_end_and_for_hosts_that_are_opened_later(client):
+    number, fenced = client.open(), Client(client.server, 7)
+    fenced("assign_add", OWN, column(1.0), NOW, 1, host=number)
+    client("fence", [7])
+    for other in range(100, 1200):
+        Client(client.server, other)("bye", host=number)
+    later = client.open(TableConfig("item", Segment(1, SGD(1.0), Zeros())))
+    for host in (number, later):
+        with pytest.raises(AbortedError, match="of one that is gone"):
+            fenced("assign_add", OWN, column(1.0), NOW, 1, host=host)
+
+
+FENCES = {
+    "fence": ([7],),
+    "give_up_workers": ([0],),
+    "join_job": (0, 2, [8], "{}", "{}"),
+}
+
+
+class SlowWrite:
+    """A write of client 7 to a table of a server; it ends when `gate` is set."""
+
+    def __init__(self, client):
+        self.number, self.gate, begun = client.open(), threading.Event(), threading.Event()
+        self.job = client("open_job", 1)
+        client("join_job", 0, 1, [7], "{}", "{}", host=self.job)
+        table = client.server._hosts[self.number].table
+        write = table._assign_add
+
+        def slow(*arguments):
+            begun.set()
+            assert self.gate.wait(30)
+            write(*arguments)
+
+        table._assign_add = slow
+        fenced = Client(client.server, 7)
+        arguments = OWN, column(1.0), NOW, 1
+        self.thread = threading.Thread(
+            target=lambda: fenced("assign_add", *arguments, host=self.number)
+        )
+        self.thread.start()
+        assert begun.wait(30)
+
+
+@pytest.mark.parametrize("verb", FENCES)
+def test_a_fence_is_answered_after_the_writes_that_have_begun(server, client, verb):
+    write = SlowWrite(client)
+    host = 0 if verb == "fence" else write.job
+    fence = threading.Thread(target=lambda: client(verb, *FENCES[verb], host=host))
+    fence.start()
+    fence.join(0.2)
+    was_waiting, rows = fence.is_alive(), Client(server, 5)("num_rows", host=write.number)
+    write.gate.set()
+    fence.join(30)
+    write.thread.join(30)
+    assert (was_waiting, rows) == (True, 0)
+    assert client("num_rows", host=write.number) == 1
+
+
+def test_a_write_that_does_not_end_fails_the_fence_and_later_ones_are_refused(
+    server, client, monkeypatch
+):
+    monkeypatch.setattr(server_host, "WRITE_SECONDS", 0.05)
+    write = SlowWrite(client)
+    with pytest.raises(DeadlineExceededError, match=r"within 0.05 seconds, got 1 of 1 that run on"):
+        client("fence", [7])
+    with pytest.raises(AbortedError, match="of one that is gone"):
+        Client(server, 7)("assign_add", OWN, column(1.0), NOW, 1, host=write.number)
+    write.gate.set()
+    write.thread.join(30)
+
+
+def test_a_client_that_fences_itself_does_not_wait_for_its_own_call(server):
+    Client(server, 7)("fence", [7])
+
+
+def test_values_beyond_a_number_are_refused(client, monkeypatch):
+    monkeypatch.setattr(server_host, "MAX_VALUES", 2)
+    client("write_values", [("a", torch.ones(1)), ("b", torch.ones(1))])
+    client("write_values", [("a", torch.zeros(1))])
+    with pytest.raises(FailedPreconditionError, match=r"at most 2 values .* got 3 of 12 with 'c'"):
+        client("write_values", [("c", torch.ones(1))])
+    assert client("value_names") == ["a", "b"]
+
+
+def test_values_beyond_a_number_of_bytes_are_refused(client, monkeypatch):
+    monkeypatch.setattr(server_host, "MAX_VALUE_BYTES", 40)
+    client("write_values", [("a", torch.ones(10))])
+    client("write_values", [("a", torch.zeros(10))])
+    with pytest.raises(FailedPreconditionError, match="of 40 bytes together, got 2 of 41 with 'b'"):
+        client("write_values", [("b", torch.ones(1, dtype=torch.int8))])
+    assert client("value_names") == ["a"]
 
 
 def test_a_server_says_what_it_is(server, client):

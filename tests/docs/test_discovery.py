@@ -43,7 +43,7 @@ def test_the_page_works_from_top_to_bottom(capsys, monkeypatch, tmp_path):
 
 
 def test_the_table_has_every_uri():
-    forms = list(first_rows(PAGE, "| discovery | URI |"))
+    forms = first_rows(PAGE, "| discovery | URI |")
     assert [re.findall(r"`([^`]+)`", cells[1])[-1] for cells in forms] == [*FORMS]
 
 

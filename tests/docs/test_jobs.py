@@ -2,16 +2,21 @@
 
 import re
 import tempfile
+import time
 from importlib import import_module
 
 import pytest
 import typer
 
 from examples import demo_servers
+from monolith.cluster.job.job_client import JobClient
+from monolith.cluster.zmq.connect import connect_servers
+from monolith.cluster.zmq.curve_keys import read_keys
 from monolith.launch import JobEnd, JobStatus, JobView, RoleState, RoleStatus
 from monolith.launch.supervisor import Policy
 from tests.docs.pages import blocks, console_cases, first_cells, first_rows, page
 from tests.docs.shell import Shell
+from tests.time_limits import AT_ONCE
 
 NAME = "docs/jobs.md"
 PAGE = page(NAME)
@@ -22,12 +27,31 @@ def parameters(name):
     return {option: parameter for parameter in command.params for option in parameter.opts}
 
 
+class MeetingShell(Shell):
+    """A shell in which worker 0 begins when worker 1 is a part of the job, so that it has steps."""
+
+    def __init__(self, folder, addresses, servers):
+        super().__init__(folder, addresses)
+        self._hosts = servers
+
+    def run(self, capsys, monkeypatch, command, shown):
+        if command.startswith("monolith worker task.py --index 0 "):
+            options = {"keys": read_keys("job.keys"), "worker": (0, 2)}
+            with connect_servers(self._hosts, **options) as servers, JobClient(servers) as job:
+                end = time.monotonic() + AT_ONCE
+                while job.others() != [1]:
+                    assert time.monotonic() < end
+                    time.sleep(0.05)
+        super().run(capsys, monkeypatch, command, shown)
+
+
 @pytest.mark.dist
 def test_the_page_works_from_top_to_bottom(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryDirectory() as sockets:  # a short path, and no port that others take
         hosts = {f"10.0.0.{i}:7000": f"ipc://{sockets}/{i}" for i in (1, 2)}
-        shell = Shell(tmp_path, {**{f"tcp://{host}": hosts[host] for host in hosts}, **hosts})
+        addresses = {**{f"tcp://{host}": hosts[host] for host in hosts}, **hosts}
+        shell = MeetingShell(tmp_path, addresses, list(hosts.values()))
         try:
             shell.run_page(capsys, monkeypatch, NAME)
             shell.wait()
@@ -44,7 +68,9 @@ def test_every_command_of_the_page_is_run():
 
 
 def test_options_in_the_text_exist():
-    known = {name for command in ("launch", "ps", "worker") for name in parameters(command)}
+    known = {
+        name for command in ("control", "launch", "ps", "worker") for name in parameters(command)
+    }
     assert {*re.findall(r"--[a-z][a-z-]+", PAGE)} <= known
 
 

@@ -27,7 +27,8 @@ def test_the_table_of_names_is_what_a_run_writes(tmp_path):
     samples = {"user": range(16), "item": range(16), "hour": [0.5] * 16, "click": [0.0, 1.0] * 8}
     batches = data.arrow_table(pa.table(samples)).batch(8)
     saves = {"save_every": 1, "save_rate": 1e-6, "busy_save": "wait"}
-    settings = TrainSettings(eval_every=1, checkpoint_dir=str(tmp_path), **saves)
+    rules = ("loss>1e9",)
+    settings = TrainSettings(eval_every=1, checkpoint_dir=str(tmp_path), alerts=rules, **saves)
     sink = observe.MemorySink()
     with Trainer(Clicks(batches, batches), settings, metrics=sink) as trainer:
         trainer.fit()

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import re
 import subprocess
@@ -47,15 +48,28 @@ def test_the_summary_compares_the_scores(auc, words):
     assert words in demo_servers.summary([job("undisturbed", 0.75), job("killed", auc)])
 
 
+@pytest.mark.parametrize(("auc", "status"), [(0.7501, None), (0.7, 1)])
+def test_a_killed_run_that_differs_ends_with_status_1(monkeypatch, tmp_path, capsys, auc, status):
+    jobs = iter([job("undisturbed", 0.75), job("killed", auc)])
+    monkeypatch.setattr(demo_servers, "write_clicks", lambda *arguments: None)
+    monkeypatch.setattr(demo_servers, "launch", lambda *arguments, **options: next(jobs))
+    monkeypatch.setattr(sys, "argv", ["demo_servers.py", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit) if status else contextlib.nullcontext() as ended:
+        demo_servers.main()
+    assert status is None or ended.value.code == status
+    assert "of the killed run differs by" in capsys.readouterr().out
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 def test_a_job_with_a_killed_server_trains_everything(tmp_path):
     program = [sys.executable, str(ROOT / "examples" / "demo_servers.py")]
-    words = [*program, "--days", "12", "--folder", str(tmp_path)]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=500, cwd=ROOT)
-    assert ran.returncode == 0, ran.stderr
+    words = [*program, "--folder", str(tmp_path)]  # the recorded spread is that of all its days
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=900, cwd=ROOT)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"differs by [+-]0\.\d{4}, within the spread", ran.stdout), ran.stdout
     assert "kill -9" in ran.stdout
-    row = r"one server killed +0\.\d{4} +144 +1 +\d+"
+    row = r"one server killed +0\.\d{4} +480 +1 +\d+"
     assert re.search(row, ran.stdout), ran.stdout
     folder = str(tmp_path)
     assert (

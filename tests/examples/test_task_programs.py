@@ -7,7 +7,7 @@ import pytest
 
 from examples.movielens import Likes
 from examples.run import run_task
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from tests.meta.tree import ROOT
 
 TASKS = {"dlrm": "Ranker", "criteo": "Criteo", "movielens": "Likes"}

@@ -10,6 +10,9 @@ SRC = ROOT / "src" / "monolith"
 # Import paths of the reference system at the root (docs/parity.md): they re-export its wing.
 WING_DOORS = ("base_model", "core", "model_registry", "path_utils", "tpu_runner", "utils")
 
+# Modules that tools/protos.sh writes.
+GENERATED = ("_pb2", "_pb2_grpc")
+
 
 def python_files(directory):
     return sorted(path for path in directory.rglob("*.py") if "build" not in path.parts)
@@ -23,10 +26,11 @@ def module_name(path, src=SRC):
 
 @functools.cache
 def modules(src=SRC):
-    """(name, path, syntax tree) of every module below `src`; to be read, not changed."""
+    """(name, path, syntax tree) of every module below `src` but generated ones; only to be read."""
     return [
         (module_name(path, src), path, ast.parse(path.read_text(), str(path)))
         for path in python_files(src)
+        if not path.stem.endswith(GENERATED)
     ]
 
 

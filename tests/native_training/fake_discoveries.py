@@ -54,6 +54,19 @@ class FakeKazooClient:
     def close(self):
         pass
 
+    def __getattr__(self, name):
+        """`exists_async(...)`: an answer that is there."""
+        call = getattr(type(self), name.removesuffix("_async"), None)
+        if call is None or not name.endswith("_async"):
+            raise AttributeError(name)
+
+        def ask(*arguments, **options):
+            return SimpleNamespace(
+                get=lambda timeout: getattr(self, call.__name__)(*arguments, **options)
+            )
+
+        return ask
+
     # Nodes
 
     def ensure_path(self, path, acl=None):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from monolith.cluster import LocalServers
-from monolith.cluster.job.shared_state import LocalSharedState
+from monolith.cluster.job.shared_state import LocalSharedState, ValuesSharedState
 from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -291,6 +291,27 @@ def processes():
     nursery = Nursery()
     yield nursery.start_all(2)
     nursery.close()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("overridden", "expected"),
+    [
+        pytest.param("", None, marks=pytest.mark.req("TS-PSBM-T1")),
+        pytest.param("overridden", "overridden", marks=pytest.mark.req("TS-PSBM-T2")),
+    ],
+)
+def test_server_processes_are_measured_unless_the_result_is_given(processes, overridden, expected):
+    addresses = [process.address for process in processes]
+    config = BenchmarkConfig(list(addresses), 1, 1, 0, 0.3, ps_str_overridden=overridden)
+    with (
+        connect(processes) as servers,
+        Trainer(params_of(config).instantiate(), None, servers) as t,
+    ):
+        use_servers(t.run, servers)
+        share(t.run, ValuesSharedState(servers))
+        t.fit()
+    assert config.ps_list in ([[a] for a in addresses] if expected is None else [[expected]])
 
 
 @pytest.mark.dist

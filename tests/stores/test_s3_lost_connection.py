@@ -33,7 +33,7 @@ def proxy(bucket, monkeypatch):
         url = f"http://127.0.0.1:{proxy.port}"
         options = {**bucket.options, "endpoint_url": url, "config_kwargs": SHORT}
         use_options(monkeypatch, options)
-        monkeypatch.setattr(stores, "_CALL_SECONDS", 3.0)
+        monkeypatch.setattr(stores, "_CALL_SECONDS", 6.0)
         monkeypatch.setattr(stores, "_CANCEL_SECONDS", 1.0)
         yield proxy
 

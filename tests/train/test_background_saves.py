@@ -28,7 +28,7 @@ from monolith.train.saves.save_thread import SaveThread
 from tests.suites.table_base import assert_same_rows
 from tests.table.disk.cases import assert_same_table
 from tests.table.disk.test_faults import file_size_limit
-from tests.time_limits import AT_ONCE
+from tests.time_limits import AT_ONCE, at_once
 from tests.train.tasks import Clicks, Counting, Raise, clicks
 from tests.train.test_checkpoints import Numbers, names
 from tests.train.test_ctrl_c import Press
@@ -324,7 +324,7 @@ def test_an_error_between_cut_and_thread_leaves_nothing(tmp_path, monkeypatch, e
         raise error
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)
-    with Trainer(Counting(4), settings_of(tmp_path)) as trainer:
+    with at_once(), Trainer(Counting(4), settings_of(tmp_path)) as trainer:
         with pytest.raises(type(error)) as raised:
             trainer.fit()
         assert raised.value is error

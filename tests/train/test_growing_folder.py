@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from monolith.checkpoint import load
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from monolith.train import TaskSettings, Trainer, TrainSettings
 from tests.forker import limited
 from tests.train.tasks import StopAfter

@@ -1,5 +1,6 @@
 import dataclasses
 import gc
+import time
 import weakref
 
 import pytest
@@ -145,6 +146,24 @@ def test_bytes_of_tables_are_those_of_their_memory_reports():
         trainer.fit()
         tables = trainer.features.tables.values()
         assert value(sink, "tables/bytes") == sum(t.memory_report()["total_bytes"] for t in tables)
+
+
+def test_times_of_steps_add_up_to_less_than_the_run():
+    class Slow(Clicks):
+        def loss(self, model, inputs, batch):
+            time.sleep(0.02)
+            return super().loss(model, inputs, batch)
+
+    class Watch(Hook):
+        def after_create_session(self, run, coordinator):
+            self.seconds = -time.perf_counter()
+
+        def end(self, run):
+            self.seconds += time.perf_counter()
+
+    sink = fit(Slow(clicks(20)), watch := Watch())
+    step = sink.summary("step/time", {})
+    assert 0.02 * step.num_times <= step.num_times * step.mean / 1e6 <= watch.seconds
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])

@@ -55,6 +55,18 @@ def test_a_wait_without_a_limit_says_so(monkeypatch, caplog):
     assert caplog.messages == ["waiting for room in q, since 10 s without a limit"]
 
 
+def test_the_time_of_an_idle_function_does_not_count():
+    condition, calls = threading.Condition(), []
+
+    def idle():
+        assert condition.acquire(blocking=False)  # it is free meanwhile
+        condition.release()
+        calls.append(threading.Event().wait(0.3))
+
+    with condition:
+        assert wait_until(condition, lambda: len(calls) == 2, 0.5, str, idle=idle)
+
+
 def test_a_notice_ends_a_wait():
     condition, is_ready = threading.Condition(), threading.Event()
 

@@ -109,7 +109,7 @@ def worker(
     as_json: run.AsJson = False,
 ) -> None:
     """Run a data worker of a data service until SIGTERM or Ctrl-C."""
-    from monolith.cli.task_file import load_task_class, resolve_settings
+    from monolith.cli.tasks.task_file import load_task_class, resolve_settings
     from monolith.cluster.data_service import DataWorkerProcess
     from monolith.train.roles.served_data import training_data
 

@@ -15,7 +15,7 @@ from monolith.checkpoint.vectors.vector_tensors import TensorVectors, matrix_nam
 from monolith.cli.console import emit_json, row_progress, say, told_of_interrupt
 from monolith.cli.dumps.import_reference import reference
 from monolith.cli.progress import save_with_progress
-from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.train.imported_rows import ImportTarget, import_vectors, open_target
 
 app = typer.Typer(

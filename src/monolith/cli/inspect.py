@@ -16,12 +16,17 @@ _MANIFEST = "manifest.json"
 @app.command(
     help="Example: monolith inspect runs/ads --verify\n\nPrint the rows, sizes and ages of saved "
     "tables, also those of a checkpoint of the reference system, or the features of a task file.",
-    short_help="Print the contents of a checkpoint, saved tables or a task file.",
+    short_help="Print a checkpoint, saved tables, a task or a running job.",
 )
 def inspect(
     path: Annotated[
-        str, typer.Argument(help="Checkpoint, folder with checkpoints or tables, or task file.")
-    ],
+        str | None,
+        typer.Argument(help="Checkpoint, folder with checkpoints or tables, or task file."),
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Show --key of the running job that saves in DIR."),
+    ] = None,
     key: Annotated[int | None, typer.Option(help="Show the row of one key.")] = None,
     table: Annotated[str | None, typer.Option(help="Show one table only.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every byte.")] = False,
@@ -41,6 +46,12 @@ def inspect(
         fail(f"expected one of --key, --diff and --verify, got {' and '.join(options)}", status=2)
     if key is not None and not -(1 << 63) <= key < 1 << 64:
         fail(f"expected --key of 64 bits, got {key}", status=2)
+    if (path is None) == (job is None):
+        fail(f"expected a path, or --job DIR, got {'none' if path is None else 'both'}", status=2)
+    if job is not None:
+        _inspect_job(job, key, table, options, as_json)
+        return
+    assert path is not None
     if path.endswith(".py") or ".py:" in path:
         _inspect_task_file(path, bool(options) or table is not None, as_json)
         return
@@ -62,6 +73,16 @@ def inspect(
     )
 
     inspect_save(path, SaveOptions(key, table, verify, as_json))
+
+
+def _inspect_job(
+    job: str, key: int | None, table: str | None, options: list[str], as_json: bool
+) -> None:
+    if key is None:
+        fail(f"expected --key K with --job, got {options[0] if options else 'none'}", status=2)
+    from monolith.cli.inspection.inspect_job import inspect_job  # late: it imports torch
+
+    inspect_job(job, key, table, as_json)
 
 
 def _inspect_task_file(path: str, has_other_options: bool, as_json: bool) -> None:

@@ -1,19 +1,26 @@
 """`monolith launch`: run a job on one machine."""
 
 import importlib.util
+import math
 import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, Literal, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
 
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as options
+from monolith.cli.options.manifest_options import (
+    DEFAULT_GRACE_SECONDS,
+    KUBERNETES,
+    ManifestOptions,
+)
 from monolith.cli.options.service_options import DataService
 from monolith.environment import variables
 from monolith.errors import FailedPreconditionError
@@ -38,7 +45,8 @@ _RESUME = "--resume"
 
 @app.command(
     help="Example: monolith launch ranker.py --ps 2 --workers 2 --data clicks/\n\n"
-    "Run servers and workers of a job here, restart those that die, and end all.",
+    "Run servers and workers of a job here, restart those that die, and end all. With --print, "
+    "write the job for Kubernetes or Slurm to stdout.",
     short_help="Run servers and workers on this machine.",
 )
 def launch(
@@ -66,15 +74,43 @@ def launch(
     ] = 10.0,
     server_timeout: options.ServerTimeout = None,
     transfer: options.Transfer = None,
+    alert: options.Alert = None,
+    control: controls.Control = None,
     discovery: Annotated[
         str | None,
         typer.Option(metavar="URI", help="Roles find each other here: zk://HOST:PORT/JOB."),
     ] = None,
     tcp: Annotated[bool, typer.Option("--tcp", help="Listen at ports, not sockets.")] = False,
     as_json: options.AsJson = False,
+    print: Annotated[  # noqa: A002 -- the name of the option
+        Literal["kubernetes", "slurm"] | None,
+        typer.Option("--print", help="Print the job for a scheduler instead of running it."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job.")] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="NAME:TAG", help="Image with monolith, for Kubernetes.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Namespace, for Kubernetes.")
+    ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLAIM=/PATH", help="Claim of a volume, and its folder in the pods."),
+    ] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Secret with job.keys, or file of keys for Slurm."),
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="Cores of a role.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of a role, such as 4Gi.")
+    ] = None,
 ) -> None:
     """Run a job on this machine until its workers end, or until Ctrl-C or SIGTERM."""
-    _check_task(task)
+    manifest = ManifestOptions(print, name, image, namespace, volume or (), keys, cpus, memory)
+    local = {"--tcp": tcp, "--json": as_json, _RESUME: resume, "--discovery": discovery}
+    manifest.check({**local, "--run": run if print == KUBERNETES else None})
+    _check_task(task, may_be_elsewhere=print is not None)
     found = FoundBy() if discovery is None else _found_by(discovery, context)
     ps, workers = found.sizes or (ps, workers)
     worker_options = {
@@ -86,9 +122,31 @@ def launch(
         _RESUME: resume,
         "--server-timeout": server_timeout,
         "--transfer": transfer,
+        "--control": control is True,
+        "--no-control": control is False,
         "--data-service": data_service,
     }
-    threads = None if _has_threads(settings or [], file) else threads_per_worker(ps + workers)
+    if alert:
+        settings = [f"train.alerts={','.join(alert)}", *(settings or ())]
+    has_threads = _has_threads(settings or [], file)
+    if print is not None:
+        source = context.get_parameter_source("grace_seconds")
+        is_default = source is not None and source.name == "DEFAULT"
+        manifest.print_job(
+            task,
+            run,
+            num_servers=ps,
+            num_workers=workers,
+            data=data or (),
+            settings=settings or (),
+            settings_file=file,
+            worker_options=worker_options,
+            restarts=restarts,
+            grace_seconds=math.ceil(DEFAULT_GRACE_SECONDS if is_default else grace_seconds),
+            has_threads=has_threads,
+        )
+        return
+    threads = None if has_threads else threads_per_worker(ps + workers)
     commands = JobCommands(
         task,
         ps,
@@ -154,13 +212,20 @@ def _found_by(uri: str, context: typer.Context) -> FoundBy:
     return FoundBy(sizes, opened(uri).environment_of)
 
 
-def _check_task(task: str) -> None:
-    """Refuse a task without a file or a module; the roles load the task, not the launcher."""
+def _check_task(task: str, *, may_be_elsewhere: bool) -> None:
+    """Refuse a task without a file or a module; the roles load the task, not the launcher.
+
+    Args:
+        task: File or key.
+        may_be_elsewhere: Whether a module may be missing here.
+    """
     path, _, name = task.partition(".py:")
     file = Path(f"{path}.py" if name else path)
     if file.is_file():
         return
     is_key = file.suffix != ".py" and _KEY.fullmatch(task) is not None
+    if is_key and may_be_elsewhere:
+        return
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from monolith.cli.console import fail
 from monolith.cli.options.panels import set_panels
-from monolith.cli.task_imports import TaskImportError
+from monolith.cli.tasks.task_imports import TaskImportError
 from monolith.cli.user_errors import text_of_exit, text_of_mistake
 
 COMMANDS = MappingProxyType(
@@ -22,6 +22,7 @@ COMMANDS = MappingProxyType(
         "launch": "launch",
         "ps": "ps",
         "worker": "worker",
+        "control": "control",
         "keys": "keys",
         "inspect": "inspect",
         "import": "import_command",  # `import` is a keyword of Python

@@ -34,6 +34,6 @@ def task_text(path: Path) -> str:
     """Return the template with the names of a file: `my_ads.py` has the class `MyAds`."""
     words = [word for word in re.split(r"[^0-9a-zA-Z]+", path.stem) if word]
     name = "".join(word[:1].upper() + word[1:] for word in words)
-    text = Path(__file__).with_name("_task_template.py").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "tasks" / "_task_template.py").read_text(encoding="utf-8")
     text = text.replace("ranker.py", str(path))
     return text.replace("Ranker", name) if name.isidentifier() else text

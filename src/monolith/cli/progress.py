@@ -42,7 +42,9 @@ def words_of(figures: Figures) -> list[str]:
     words += [f"{count:,} {noun}" for noun, count in counts.items() if count]
     if figures.memory_bytes:
         words += [f"{figures.memory_bytes / 2**30:.2f} GiB"]
-    if figures.staleness_bound:
+    if figures.staleness > figures.staleness_bound:  # other workers of a job have made steps
+        words += [f"{figures.staleness} steps stale"]
+    elif figures.staleness_bound:
         words += [f"at most {figures.staleness_bound} steps stale"]
     return words
 

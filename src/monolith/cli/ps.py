@@ -73,6 +73,13 @@ def ps(
         int | None,
         typer.Option(min=0, metavar="N", help="Serve /metrics and /health at this port."),
     ] = None,
+    metrics_host: run.MetricsHost = None,
+    linger_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="S", help="Seconds after SIGTERM that clients have to end the job."
+        ),
+    ] = 0.0,
     drain_seconds: Annotated[
         float, typer.Option(min=0, metavar="S", help="Seconds that running calls have to end.")
     ] = 30.0,
@@ -89,11 +96,13 @@ def ps(
     from monolith.cli.options.discovery_options import bind_of, opened, place, refuse_others
     from monolith.cluster.discovery.service_discovery import DiscoveryError
     from monolith.cluster.zmq.curve_keys import read_keys
-    from monolith.cluster.zmq.server_process import ServerOptions, ServerProcess
+    from monolith.cluster.zmq.server_process import LOOPBACK, ServerOptions, ServerProcess
     from monolith.errors import OpError
 
     if status_seconds is not None and not (as_json and status_seconds > 0):
         fail(f"expected --status-seconds above 0 with --json, got {status_seconds:g}", status=2)
+    if metrics_host is not None and metrics_port is None:
+        fail(f"expected --metrics-port N with --metrics-host {metrics_host}, got none", status=2)
     if (fixed := place(discovery, "ps")) is not None:
         index, num_servers = fixed.index, fixed.sizes["ps"]
         refuse_others(str(discovery), context, {"index": index, "num_servers": num_servers})
@@ -112,6 +121,7 @@ def ps(
             None if discovery is None else opened(discovery),
             threads,
             metrics_port,
+            metrics_host or LOOPBACK,
         )
         process = ServerProcess(options, dense)
     except DiscoveryError as error:
@@ -142,7 +152,7 @@ def ps(
             text += f"; next: {_next_command(facts, task, discovery, keys)}"
         _tell(as_json, {"event": "ready", **facts}, text)
         with _reports(process.health, status_seconds if as_json else None):
-            process.run()
+            process.run(linger_seconds=linger_seconds)
         is_drained = process.drain(drain_seconds)
         counts = dict(process.loop.counts)
         reason = received[0] if received else "end of the job"
@@ -156,7 +166,7 @@ def _dense_of(
     task: str, file: str | None, settings: list[str] | None, index: int, num_servers: int
 ) -> "DenseShard":
     """Return the dense parameters of a task that live on this server."""
-    from monolith.cli.task_file import load_task_class, resolve_settings
+    from monolith.cli.tasks.task_file import load_task_class, resolve_settings
     from monolith.train.roles.server import dense_shard
     from monolith.train.run_state import seed_all
 

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as run
 from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
@@ -19,7 +20,7 @@ from monolith.cli.progress import (
     tell_end,
     words_of_columns,
 )
-from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.data import Pipeline
 from monolith.errors import DataLossError
 from monolith.train import Mode, Trainer
@@ -68,6 +69,10 @@ def train(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    alert: run.Alert = None,
+    control: controls.Control = None,
+    control_bind: controls.Bind = None,
+    control_tls: controls.Tls = None,
     as_json: run.AsJson = False,
 ) -> None:
     """Train the task until its data or its steps end, or until Ctrl-C or SIGTERM."""
@@ -81,13 +86,16 @@ def train(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, alert, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"task {task_class.__name__} of {task}"
     say("\n".join([title, *(f"  {line}" for line in resolved.lines())]))
     if checkpoints is not None and how.checkpoint_dir is None:
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
+    controller = controls.control_options(
+        control, control_bind, control_tls, directory=how.checkpoint_dir
+    )
     begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
     checkpoint = begin.check()
     seed_all(how.seed)  # a task may make its dense model in its constructor
@@ -106,6 +114,7 @@ def train(
             tables,
             observers.profilers,
             metrics=observers.sink,
+            control=controller,
         ) as trainer,
     ):
         # Open the held-out data before the run, so that an error in it is raised now.

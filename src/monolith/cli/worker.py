@@ -7,6 +7,7 @@ from rich.console import Console
 
 from monolith.checkpoint import Checkpoint
 from monolith.cli.console import fail, say
+from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as run
 from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
@@ -14,7 +15,7 @@ from monolith.cli.options.resume_options import ResumeOptions
 from monolith.cli.options.servers_options import ServersOptions
 from monolith.cli.options.service_options import DataService, service_source
 from monolith.cli.progress import STATUS_OF_SIGNAL, ProgressHook, TrainProgress, tell_end_of_worker
-from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.train import Mode, Trainer
 from monolith.train.roles.worker import JobReport, WorkerOptions, run_worker
 from monolith.train.run_state import seed_all
@@ -55,7 +56,7 @@ def worker(
     server_timeout: run.ServerTimeout = None,
     hold_seconds: Annotated[
         float,
-        typer.Option(min=0.1, metavar="S", help="Seconds a save waits for a silent worker."),
+        typer.Option(min=0.1, metavar="S", help="Wait of saves for a silent worker."),
     ] = 30.0,
     checkpoints: run.Checkpoints = None,
     save_every: run.SaveEvery = None,
@@ -63,6 +64,7 @@ def worker(
     full_every: run.FullEvery = None,
     save_rate: run.SaveRate = None,
     resume: run.Resume = False,
+    auto_resume: run.AutoResume = False,
     fallback: run.Fallback = False,
     tensorboard: run.TensorBoard = None,
     metrics_port: run.MetricsPort = None,
@@ -70,6 +72,10 @@ def worker(
     metrics_file: run.MetricsFile = None,
     profile: run.Profile = None,
     profile_dir: run.ProfileDir = None,
+    alert: run.Alert = None,
+    control: controls.Control = None,
+    control_bind: controls.Bind = None,
+    control_tls: controls.Tls = None,
     no_hints: run.NoHints = False,
     as_json: run.AsJson = False,
 ) -> None:
@@ -87,14 +93,19 @@ def worker(
         "full_every": full_every,
         "save_rate": save_rate,
     }
-    flags = run.setting_flags(data, checkpoints, settings, **saves)
+    flags = run.setting_flags(data, checkpoints, settings, alert, **saves)
     resolved, how = resolve_settings(task_class, file, flags)
     title = f"worker {index} of {num_workers}: task {task_class.__name__} of {task}"
     changed = [line for line in resolved.lines() if not line.endswith("(default)")]
     lines = changed if index == 0 else []  # the settings of all workers are equal
     say("\n".join([title, *(f"  {line}" for line in lines)]))
     run.check_saves(how.checkpoint_dir, **saves)
-    begin = ResumeOptions(how.checkpoint_dir, resume, fallback)
+    if control is None:  # a job with checkpoints has a controller
+        control = how.checkpoint_dir is not None
+    controller = controls.control_options(
+        control, control_bind, control_tls, directory=how.checkpoint_dir
+    )
+    begin = ResumeOptions(how.checkpoint_dir, resume, fallback, auto_resume)
     remote = ServersOptions(
         servers, num_servers, keys, transfer, server_timeout, (index, num_workers), is_worker=True
     )
@@ -122,7 +133,7 @@ def worker(
             checkpoint=checkpoint,
             hooks=[*observers.profilers, ProgressHook(progress)],
             metrics=observers.sink,
-            options=WorkerOptions(hold_seconds=hold_seconds),
+            options=WorkerOptions(hold_seconds=hold_seconds, control=controller),
             began=lambda trainer: say(_words_of_begin(trainer, index)),
             then=_evaluated if Mode.EVAL.value in resolved.value.data else None,
         )

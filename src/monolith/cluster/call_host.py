@@ -5,7 +5,7 @@ import copy
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from monolith.errors import (
     AbortedError,
     DataLossError,
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
 )
 from monolith.table.arguments import WAIT_SECONDS, check_wait, time_text
@@ -26,7 +27,9 @@ BYE = "bye"
 """Verb of a client's last call: the host forgets the answers it kept for it."""
 
 _MAX_NUMBER = (1 << 63) - 1
-_MAX_GONE = 1024  # clients of which late copies of calls are still refused
+_MAX_GONE = 1024  # clients that ended of which late copies of calls are still refused
+MAX_FENCED = 1 << 20
+"""Most clients that a host refuses for ever; their numbers take about 100 MiB."""
 _MAX_KEPT = 1024  # answers of a client
 MAX_KEPT_BYTES = 64 << 20
 """Most bytes of the answers that a host keeps for one client."""
@@ -117,6 +120,8 @@ class CallHost(ABC):
         self._facts, self._verbs = facts, verbs
         self._clients: dict[int, _Client] = {}
         self._gone: dict[int, int] = {}  # in order: client -> the first number it may use again
+        self._fenced: set[int] = set()  # apart: no number of clients that end drives a fence out
+        self._running: dict[Future[Any], tuple[int, int]] = {}  # writes -> client and thread
         # Entered again by a cut that is collected, and so closed, inside a call.
         self._lock = threading.RLock()
 
@@ -143,12 +148,13 @@ class CallHost(ABC):
             is_new = write is None
             if write is None:
                 write = client.writes[call.sequence] = _Write()
+                self._running[write.answer] = call.client, threading.get_ident()
         return self._begin(call, client, write) if is_new else self._answer(call, write)
 
     def _come_back(self, call: Call) -> _Client:
-        """Return a client that is new, or was released; refuse one that said goodbye. Locked."""
+        """Return a client that is new, or was released; refuse one that is gone. Locked."""
         first = self._gone.get(call.client, 0)
-        if first > _MAX_NUMBER:
+        if first > _MAX_NUMBER or call.client in self._fenced:
             raise AbortedError(
                 f"[{type(self).__name__}.do] expected calls of a client that is there, got "
                 f"number {call.sequence} of one that is gone (table {self.name!r})"
@@ -164,10 +170,13 @@ class CallHost(ABC):
         except BaseException as error:
             write.set_error(error)
             raise
-        write.num_bytes = _num_bytes(answer)
-        write.answer.set_result(answer)
-        with self._lock:
-            client.bound()
+        else:
+            write.num_bytes = _num_bytes(answer)
+            write.answer.set_result(answer)
+        finally:
+            with self._lock:
+                del self._running[write.answer]
+                client.bound()
         return answer
 
     def _check(self, call: Call) -> bool:
@@ -245,6 +254,31 @@ class CallHost(ABC):
             while len(self._gone) > _MAX_GONE:
                 del self._gone[next(iter(self._gone))]
 
+    def fence(self, clients: Collection[int]) -> None:
+        """Refuse all later writes of some clients, for ever. Thread-safe.
+
+        Raises:
+            FailedPreconditionError: There are too many clients that are refused; none was added.
+        """
+        with self._lock:
+            new = set(clients) - self._fenced
+            if len(self._fenced) + len(new) > MAX_FENCED:
+                raise FailedPreconditionError(
+                    f"[{type(self).__name__}.fence] expected at most {MAX_FENCED} clients that are "
+                    f"refused, got {len(self._fenced) + len(new)} (table {self.name!r}); start the "
+                    "server again"
+                )
+            self._fenced |= new
+        for client in clients:
+            self.release_client(client, is_gone=True)
+
+    def running_writes(self, clients: Collection[int]) -> list[Future[Any]]:
+        """Return the answers of writes of some clients that run on other threads. Thread-safe."""
+        wanted, own = set(clients), threading.get_ident()
+        with self._lock:
+            running = self._running.items()
+            return [answer for answer, (c, thread) in running if c in wanted and thread != own]
+
     @property
     def clients(self) -> set[int]:
         """Numbers of the clients for which answers are kept."""
@@ -274,7 +308,7 @@ class CallHost(ABC):
                 f"{short(state)}: {error} (table {self.name!r})"
             ) from error
         with self._lock:
-            self._clients.update(clients)
+            self._clients.update({n: c for n, c in clients.items() if n not in self._fenced})
 
     @abstractmethod
     def _run(self, call: Call) -> Any:

@@ -1,10 +1,11 @@
 """`ServerHost`: all that one server process holds, behind calls."""
 
+import concurrent.futures
 import itertools
 import json
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from monolith.cluster.servers import LocalServer, ps_label
 from monolith.cluster.shard_hosts import GroupHost, ShardHost
 from monolith.errors import (
     DataLossError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -34,6 +36,15 @@ QUICK_VERBS = frozenset(
     }
 )
 """Verbs that take microseconds if their message is small."""
+
+WRITE_SECONDS = 20.0
+"""Seconds that a fence waits for writes that have begun, less than a client waits for an answer."""
+
+MAX_VALUES = 1 << 16
+"""Most named dense values of a server."""
+
+MAX_VALUE_BYTES = 4 << 30
+"""Most bytes of the named dense values of a server."""
 
 SERVER = 0
 """Number of the host that is the server itself."""
@@ -91,6 +102,7 @@ class ServerHost:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._next_number = itertools.count(secrets.randbits(30) + 1)
         self._restored: dict[tuple[str, ...], Any] = {}  # clients of hosts that are not open yet
+        self._fenced: set[int] = set()
 
     def do(self, host: int, call: Call) -> Any:
         """Do a call to a host.
@@ -163,6 +175,7 @@ class ServerHost:
                     device=self.label,
                     max_message_bytes=self._max_message_bytes,
                     fence=self.fence,
+                    await_writes=self.await_writes,
                 )
             if self.job.num_workers != num_workers:
                 raise InvalidArgumentError(
@@ -207,16 +220,50 @@ class ServerHost:
             self._hosts[SERVER].device = self.label
             self._server = LocalServer(index, self.label, self._max_message_bytes)
 
+    def write_values(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Keep named values, in the place of those with the same names.
+
+        Raises:
+            FailedPreconditionError: The server would have too many, or too large ones; none is
+                kept.
+        """
+        with self._lock:
+            together = {**self.values, **values}
+            num_bytes = sum(value.numel() * value.element_size() for value in together.values())
+            if len(together) > MAX_VALUES or num_bytes > MAX_VALUE_BYTES:
+                raise FailedPreconditionError(
+                    f"[ServerHost.write_values] expected at most {MAX_VALUES} values of "
+                    f"{MAX_VALUE_BYTES} bytes together, got {len(together)} of {num_bytes} with "
+                    f"{short(next(iter(values)))} ({self.label}); keep large values in tables"
+                )
+            self.values = together
+
     @property
     def is_job_ended(self) -> bool:
         """Whether the chief of a job has ended it."""
         return self.job is not None and self.job.is_ended
 
     def fence(self, clients: Sequence[int]) -> None:
-        """Refuse all later writes of some clients, on every host."""
+        """Refuse all later writes of some clients, on every host, also on those made later."""
+        self._fenced.update(clients)
         for host in list(self._hosts.values()):
-            for client in clients:
-                host.release_client(client, is_gone=True)
+            host.fence(clients)
+
+    def await_writes(self, clients: Sequence[int]) -> None:
+        """Wait for the end of the writes of some clients that have begun, on every host.
+
+        Raises:
+            DeadlineExceededError: A write runs on.
+        """
+        hosts = list(self._hosts.values())
+        running = [write for host in hosts for write in host.running_writes(clients)]
+        late = concurrent.futures.wait(running, WRITE_SECONDS).not_done
+        if late:
+            raise DeadlineExceededError(
+                f"[ServerHost.await_writes] expected the end of all writes of refused clients "
+                f"within {WRITE_SECONDS:g} seconds, got {len(late)} of {len(running)} that run on "
+                f"({self.label}); later ones are refused: try again"
+            )
 
     def tick(self) -> None:
         """Answer calls that have waited long enough; called several times a second."""
@@ -239,6 +286,7 @@ class ServerHost:
         if (clients := self._restored.pop(key, None)) is not None:
             host.restore_clients(clients)
         self._hosts[number] = host
+        host.fence(list(self._fenced))
         return number
 
     @property
@@ -343,6 +391,7 @@ class _ServerCalls(CallHost):
 
     def _do_fence(self, clients: list[int]) -> None:
         self._server.fence(clients)
+        self._server.await_writes(clients)
 
     def _do_clients_state(self) -> str:
         return json.dumps(self._server.clients_state())
@@ -365,7 +414,7 @@ class _ServerCalls(CallHost):
 
     def _do_write_values(self, values: list[tuple[str, torch.Tensor]]) -> None:
         # A new tensor each time, so that an answer that is on its way does not change.
-        self._server.values.update({name: value.clone() for name, value in values})
+        self._server.write_values({name: value.clone() for name, value in values})
 
 
 def config_text(config: TableConfig) -> str:

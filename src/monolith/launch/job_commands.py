@@ -74,7 +74,7 @@ class JobCommands:
             "--status-seconds": f"{self.status_seconds:g}",
             "--settings": self.settings_file,
         }
-        return self._role(PS, index, _words(options))
+        return self._role(PS, index, option_words(options))
 
     def _worker(self, index: int, folder: RunFolder) -> Role:
         options = {
@@ -87,7 +87,7 @@ class JobCommands:
         }
         data = [word for path in self.data for word in ("--data", path)]
         threads = [] if self.num_threads is None else ["--set", f"{THREADS_KEY}={self.num_threads}"]
-        return self._role(WORKER, index, [*_words(options), *data, *threads])
+        return self._role(WORKER, index, [*option_words(options), *data, *threads])
 
     def _role(self, kind: str, index: int, words: Sequence[str]) -> Role:
         settings = [word for text in self.settings for word in ("--set", text)]
@@ -96,11 +96,11 @@ class JobCommands:
         return Role(kind, index, command, variables)
 
 
-def _words(options: Mapping[str, object]) -> list[str]:
+def option_words(options: Mapping[str, object]) -> list[str]:
     """Return options and values as words of a command line.
 
     Example:
-        >>> _words({"--save-every": 10, "--resume": True, "--save-rate": None})
+        >>> option_words({"--save-every": 10, "--resume": True, "--save-rate": None})
         ['--save-every', '10', '--resume']
     """
     words = []

@@ -10,6 +10,7 @@ from monolith.cluster.job.shared_state import SharedState
 from monolith.errors import DeadlineExceededError
 from monolith.native_training.saver.tide import TimeSource
 from monolith.native_training.util.run_state import shared_state_of
+from monolith.train.controlled.park_hook import at_boundary
 from monolith.train.driver import Coordinator, Hook, Run
 from monolith.util.waiting import check_timeout
 
@@ -91,13 +92,23 @@ class _Waiting:
         self._source, self._poll_seconds, self._log_seconds = source, poll_seconds, log_seconds
 
     def until(
-        self, is_ready: Callable[[], bool], timeout_seconds: float, what: Callable[[], str]
+        self,
+        is_ready: Callable[[], bool],
+        timeout_seconds: float,
+        what: Callable[[], str],
+        idle: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Return whether `is_ready` was true before the limit; what is waited for is logged."""
+        """Return whether `is_ready` was true before the limit; what is waited for is logged.
+
+        The time of `idle` does not count, which is called at each look.
+        """
         start = logged_at = self._source.monotonic()
         _log.info("waiting for %s, at most %g s", what(), timeout_seconds)
         while not is_ready():
+            begin = self._source.monotonic()
+            idle()
             now = self._source.monotonic()
+            start += now - begin
             if now - start >= timeout_seconds:
                 return False
             if now - logged_at >= self._log_seconds:
@@ -145,6 +156,7 @@ class ChiefSyncHook(Hook):
             lambda: helper.get_num_alive_workers() == 0,
             self._timeout_seconds,
             lambda: f"workers {helper.get_alive_workers()} to finish",
+            lambda: at_boundary(run),  # training may be stopped meanwhile
         ):
             _log.info("all workers have finished")
         else:

@@ -15,6 +15,7 @@ import torch
 
 from monolith.data import Batch
 from monolith.nn import Features
+from monolith.observe.alerts import Alerts
 from monolith.train.driver import Hook, Run, StepContext, StepResults
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ class Figures:
         num_refused: Number of ids that admission or a budget refused.
         num_evicted: Number of rows that expiry or a budget removed.
         memory_bytes: Resident memory of the process in bytes.
-        staleness: Largest number of steps since the last report whose updates a lookup missed, or
-            the dense parameters in a job.
-        staleness_bound: Largest `staleness` that the settings allow.
+        staleness: Largest number of steps since the last report whose updates were missed: own ones
+            by a lookup, or those of any worker of a job by the dense parameters.
+        staleness_bound: Largest number of own updates that a lookup may miss; none bounds a job of
+            several workers.
         prefetch: Number of steps read ahead at the time of the report.
         share: Share of the source that is read, 0 to 1; None if the size is unknown.
     """
@@ -90,6 +92,31 @@ class ReportHook(Hook):
 
     def report(self, figures: Figures) -> None:
         """Receive the figures every `TrainSettings.log_every` steps and at the end of a run."""
+
+
+ALERT_FIGURES = (
+    *("loss", "samples_per_second", "staleness", "lost_pushes", "num_rows", "num_refused"),
+    *("num_evicted", "memory_bytes"),
+)
+"""Names of the figures that alerts know, beside the metrics of a task."""
+
+
+class AlertsHook(ReportHook):
+    """The hook that looks for alerts at each report of figures.
+
+    Args:
+        alerts: The alerts.
+        lost_pushes: Function that returns the number of pushes of this process that were lost.
+    """
+
+    def __init__(self, alerts: Alerts, lost_pushes: Callable[[], int]) -> None:
+        self._alerts, self._lost_pushes = alerts, lost_pushes
+
+    def report(self, figures: Figures) -> None:
+        """Look at the figures."""
+        values = {name: getattr(figures, name, 0.0) for name in ALERT_FIGURES}
+        values["lost_pushes"] = self._lost_pushes()
+        self._alerts.check(figures.step, {**values, **figures.metrics})
 
 
 class Meter:

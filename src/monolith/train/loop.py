@@ -87,8 +87,9 @@ class StepOutput(NamedTuple):
 
     Attributes:
         parts: One `BatchOutput` per batch.
-        staleness: Number of updates that the step's lookup missed, at most `staleness_bound`; or
-            of steps that a server had made and the dense parameters missed, if a job has more.
+        staleness: Number of this process' own updates that the step's lookup missed, at most
+            `staleness_bound`; in a job the number of steps of any worker that a server had made and
+            the dense parameters of the newest complete push missed, if that is larger.
     """
 
     parts: list[BatchOutput]
@@ -454,6 +455,11 @@ class TrainLoop(Hook):
         if isinstance(self.batches, JobSource | ServedBatches):
             self.batches.stop()
         self.reader.stop()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopping
 
     def close(self) -> None:
         """End the thread of updates, and keep the batches that were read and not trained."""

@@ -28,6 +28,9 @@ class StepReader(Generic[T]):
         make: Function that makes the item of the next step, or raises `StopIteration` at the end.
         capacity: Number of steps to read ahead.
         timeout_seconds: Limit on the wait of `take` for the thread.
+
+    Attributes:
+        on_wait: Function that `take` calls again and again while it waits; None for none.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class StepReader(Generic[T]):
     ) -> None:
         self._make, self._timeout_seconds = make, timeout_seconds
         self._capacity = capacity
+        self.on_wait: Callable[[], None] | None = None
         # Re-entrant, so that a signal handler may call `stop` while its thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._items: deque[T] = deque()
@@ -95,6 +99,7 @@ class StepReader(Generic[T]):
                 ),
                 self._timeout_seconds,
                 lambda: "the next batch; Ctrl-C ends the run",
+                idle=self.on_wait,
             ):
                 raise DeadlineExceededError(
                     f"[StepReader.take] expected a batch within {self._timeout_seconds} s, got "

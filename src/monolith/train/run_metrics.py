@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saved
@@ -16,7 +16,6 @@ from monolith.train.figures import Figures, ReportHook, TableCounts, table_count
 
 if TYPE_CHECKING:
     from monolith.train.loop import Stages
-    from monolith.train.trainer import FitResult
 
 _log = logging.getLogger(__name__)
 
@@ -236,6 +235,34 @@ class SaveCounts:
     num_waits: int = 0
     num_failed: int = 0
     pause_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The result of a `fit`.
+
+    Attributes:
+        ended: Reason of the end: "end of data", "steps", "early stop", "interrupted" (Ctrl-C),
+            "terminated" (SIGTERM) or "stopped" (by a hook).
+        num_steps: Number of steps of the run.
+        num_samples: Number of samples of the run.
+        seconds: Duration of the run.
+        figures: Last figures of the run.
+        evaluations: Step -> figures of the evaluation after that step.
+        prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
+        num_recoveries: Number of recoveries from an `AbortedError`.
+        saves: Numbers of checkpoints that were saved, skipped and so on.
+    """
+
+    ended: str
+    num_steps: int
+    num_samples: int
+    seconds: float
+    figures: Figures
+    evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    prefetch: int = 0
+    num_recoveries: int = 0
+    saves: SaveCounts = field(default_factory=SaveCounts)
 
 
 class SaveMetrics:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from monolith.observe.alerts import AlertRule
 from monolith.train.driver import MAX_RECOVERIES
 
 AUTO = "auto"
@@ -89,6 +90,8 @@ class TrainSettings:
             any checkpoint without `background_saves`.
         max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
             step; 0 ends the run at the first one, and saves a copy of the model's buffers per step.
+        alerts: Rules over the figures of a run, such as "loss>1.5". A rule that a figure breaks is
+            told once to log and metrics, until the figure has come back.
 
     Raises:
         ValueError: An option is out of range, or requires another option.
@@ -121,6 +124,7 @@ class TrainSettings:
     keep: int = 5
     ignore_save_errors: bool = False
     max_recoveries: int = MAX_RECOVERIES
+    alerts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -154,6 +158,8 @@ class TrainSettings:
                 f"{self.save_seconds!r}"
             )
         check_save_options("TrainSettings", save_rate=self.save_rate, busy_save=self.busy_save)
+        for text in self.alerts:
+            AlertRule.of(text)
         if self.early_stop is not None and not self.eval_every:
             raise ValueError(
                 "[TrainSettings] expected eval_every with early_stop, got 0; an early stop looks "

@@ -4,8 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,18 +14,21 @@ from monolith.checkpoint.run_lock import only_run
 from monolith.cluster import LocalServers, RemoteServers, Servers
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.served_dense import ServedDense
+from monolith.control import ControlOptions
 from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.features import cut_tables
 from monolith.nn import Features
+from monolith.observe.alerts import Alerts, alert_rules
 from monolith.observe.metrics import MetricsSink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.optim import Optimizer
 from monolith.table.calls import Clock, wall_clock
 from monolith.train.checkpoints import restore_trainer, save_trainer
+from monolith.train.controlled.run_control import ControlHook, ControlledFit, control_hooks
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import Figures, FiguresHook, Meter, label_of
+from monolith.train.figures import ALERT_FIGURES, AlertsHook, FiguresHook, Meter, label_of
 from monolith.train.hooks import (
     EvalHook,
     EvictHook,
@@ -45,8 +47,8 @@ from monolith.train.read_ahead import AutoPrefetch
 from monolith.train.roles.served_data import worker_batches
 from monolith.train.run_metrics import (
     METRICS,
+    FitResult,
     MetricsHook,
-    SaveCounts,
     SaveMetrics,
     lenient_sink,
     write_evaluation,
@@ -58,34 +60,6 @@ from monolith.train.task import Mode, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """The result of a `fit`.
-
-    Attributes:
-        ended: Reason of the end: "end of data", "steps", "early stop", "interrupted" (Ctrl-C),
-            "terminated" (SIGTERM) or "stopped" (by a hook).
-        num_steps: Number of steps of the run.
-        num_samples: Number of samples of the run.
-        seconds: Duration of the run.
-        figures: Last figures of the run.
-        evaluations: Step -> figures of the evaluation after that step.
-        prefetch: Number of steps read ahead at the end of the run; with "auto", the choice.
-        num_recoveries: Number of recoveries from an `AbortedError`.
-        saves: Numbers of checkpoints that were saved, skipped and so on.
-    """
-
-    ended: str
-    num_steps: int
-    num_samples: int
-    seconds: float
-    figures: Figures
-    evaluations: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    prefetch: int = 0
-    num_recoveries: int = 0
-    saves: SaveCounts = field(default_factory=SaveCounts)
 
 
 class Trainer:
@@ -107,6 +81,8 @@ class Trainer:
             a run.
         job: Job of which the trainer is a worker; its servers have the tables and the dense
             parameters. `run_worker` says how a worker begins and ends.
+        control: Where a controller listens, by which other processes stop, resume and save each
+            `fit`; its address is in `checkpoint_dir`. None starts none.
 
     Attributes:
         task: Task of the trainer.
@@ -153,10 +129,16 @@ class Trainer:
         clock: Clock = wall_clock,
         metrics: MetricsSink | None = None,
         job: JobClient | None = None,
+        control: ControlOptions | None = None,
     ) -> None:
-        self.task, self.hooks, self.job = task, tuple(hooks), job
+        self.task, self.hooks, self.job, self._control = task, tuple(hooks), job, control
         self.metrics = lenient_sink(metrics)
         self.settings = task.train_settings(settings or TrainSettings())
+        if control is not None and self.settings.checkpoint_dir is None:
+            raise InvalidArgumentError(
+                "[Trainer] expected checkpoint_dir with control, got none; the controller writes "
+                "its address there"
+            )
         self.clock = StepClock(clock)
         seed_all(self.settings.seed)
         self._own_servers = LocalServers(servers) if isinstance(servers, int) and servers else None
@@ -198,6 +180,8 @@ class Trainer:
             self.clock,
             self.served,
         )
+        known = [*ALERT_FIGURES, *task.metrics()]
+        self._alert_rules = alert_rules(self.settings.alerts, known)
         self.run = Run(global_step=0)
         self.run.metadata[METRICS] = self.metrics  # for hooks that measure
         self.state = RunState(self.run, self.clock, self.rates.values)
@@ -280,7 +264,7 @@ class Trainer:
         meter = self.trainee.new_meter()
         state.watch(meter)
         recorders = self._recorders(loop)
-        hooks += recorders
+        hooks += [*self._alert_hooks(), *recorders]
         figures = FiguresHook(
             self.trainee, meter, loop.reader, hooks, lambda: _share_read(loop.batches)
         )
@@ -292,6 +276,7 @@ class Trainer:
         last_hooks += [evals] if settings.eval_every else []
         last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
         last_hooks.append(run_locks := RunLockHook())
+        controls = control_hooks(ControlledFit(self, loop, meter, saves.hooks), self._control)
         with contextlib.ExitStack() as stack:
             for recorder in recorders:
                 stack.enter_context(recorder.recording(lambda: figures.figures(state.step)))
@@ -303,12 +288,14 @@ class Trainer:
             saves.follow(self._take_mark())
             stack.enter_context(_torch_threads(settings.threads))
             stack.callback(loop.close)
+            for control in controls:
+                stack.enter_context(control) if isinstance(control, ControlHook) else None
             interrupt = stack.enter_context(Interrupt(loop.stop))
             drive(
                 loop,
                 [
                     *(loop, *self._job_hooks(loop)),
-                    *(*hooks, *last_hooks, *self._end_hooks(loop), *saves.hooks),
+                    *(*hooks, *last_hooks, *self._end_hooks(loop), *saves.hooks, *controls),
                 ],
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
@@ -344,6 +331,14 @@ class Trainer:
         if self.job is None or not self.job.is_chief:
             return []
         return [JobEndHook(self.job, lambda: not loop.has_data_ended, self.job.end_seconds)]
+
+    def _alert_hooks(self) -> list[Hook]:
+        """Return the hook that looks for alerts; an empty list without rules."""
+        alerts = Alerts(self._alert_rules, self.metrics)
+        return [AlertsHook(alerts, self._lost_pushes)] if self._alert_rules else []
+
+    def _lost_pushes(self) -> int:
+        return self.servers.lost_pushes if isinstance(self.servers, RemoteServers) else 0
 
     def _recorders(self, loop: TrainLoop) -> list[MetricsHook]:
         """Return the hook that writes measurements; an empty list without a sink."""

@@ -11,6 +11,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_SECONDS = 600.0
 """Default limit of a wait."""
 
+_IDLE_SECONDS = 0.2
 _FIRST_WORD_SECONDS, _NEXT_WORD_SECONDS = 10.0, 60.0
 
 
@@ -33,6 +34,8 @@ def wait_until(
     is_ready: Callable[[], bool],
     timeout_seconds: float,
     what: Callable[[], str],
+    *,
+    idle: Callable[[], None] | None = None,
 ) -> bool:
     """Wait on a condition that the caller holds. Ctrl-C ends the wait in the main thread.
 
@@ -43,6 +46,8 @@ def wait_until(
         is_ready: whether the wait is over.
         timeout_seconds: limit of the wait, checked by `check_timeout`.
         what: function that describes the event and how to end the wait, for the log.
+        idle: function that is called again and again, without the condition, and whose time does
+            not count; None for no such function.
 
     Returns:
         Whether `is_ready` was true before the limit.
@@ -55,7 +60,23 @@ def wait_until(
             limit = "without a limit" if math.isinf(timeout_seconds) else f"of {timeout_seconds} s"
             _log.info("waiting for %s, since %.0f s %s", what(), waited, limit)
             next_word += _NEXT_WORD_SECONDS
-        condition.wait(min(timeout_seconds, next_word) - waited)
+        seconds = min(timeout_seconds, next_word) - waited
+        condition.wait(seconds if idle is None else min(seconds, _IDLE_SECONDS))
         if is_ready():
             return True
+        if idle is not None:
+            start += _seconds_without(condition, idle)
+            if is_ready():
+                return True
     return False
+
+
+def _seconds_without(condition: threading.Condition, call: Callable[[], None]) -> float:
+    """Call a function without the condition that the caller holds; return its seconds."""
+    begin = time.monotonic()
+    condition.release()
+    try:
+        call()
+    finally:
+        condition.acquire()
+    return time.monotonic() - begin

@@ -34,9 +34,11 @@ class Registrar:
     def process(self, source, *calls):
         """A process that has made the calls; it is killed at the end of the block."""
         self._program.stdin.write(json.dumps([source, calls]) + "\n")
-        child = int(self._program.stdout.readline().split()[1])
+        said = [self._program.stdout.readline().strip() for _ in range(2)]  # in any order
+        (number,) = [line for line in said if line.startswith("child ")]
+        (answer,) = [line for line in said if not line.startswith("child ")]
+        child = int(number.split()[1])
         try:
-            answer = self._program.stdout.readline().strip()
             assert answer == "ready", answer
             yield child
         finally:

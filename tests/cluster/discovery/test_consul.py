@@ -186,29 +186,42 @@ def test_a_lost_place_is_not_registered_again(server, open_one, caplog):
     assert winner.query("ps") == {0: "127.0.0.1:7001"}
 
 
+def test_a_wait_for_a_place_outlives_its_own_session(server, open_one):
+    first, second = open_one(hold_seconds=5.0), open_one(hold_seconds=1.0)
+    first.hold("ps", 0)
+    waiting = threading.Thread(target=second.hold, args=("ps", 0))
+    waiting.start()
+    until(lambda: len(server._sessions) == 2)
+    with server._changed:
+        (number,) = {*server._sessions} - {*first._sessions.values()}
+        server._end_session(number)
+    first.close()
+    waiting.join(20)
+    assert [*second._sessions] == [("ps", 0)]
+
+
+def add_older(server, number):
+    """An instance of ps 0 at another agent."""
+    server.add_of_other_agent(
+        {
+            "ID": number,
+            "Name": "job",
+            "Address": "10.0.0.9",
+            "Port": 1,
+            "Tags": ["index:0", "name:ps", "ip:10.0.0.9"],
+            "Check": {"TTL": "1m", "Status": "passing"},
+        }
+    )
+
+
 def test_an_older_registration_of_another_agent_is_removed(server, open_one):
-    body = {
-        "Name": "job",
-        "Address": "10.0.0.9",
-        "Port": 1,
-        "Check": {"TTL": "1m", "Status": "passing"},
-    }
-    tags = ["index:0", "name:ps", "ip:10.0.0.9"]
-    server.add_of_other_agent({**body, "ID": "job:ps:0:10.0.0.9:1", "Tags": tags})
-    discovery = open_one()
-    discovery.register("ps", 0, ADDRESS)
+    add_older(server, "job:ps:0:10.0.0.9:1")
+    open_one().register("ps", 0, ADDRESS)
     assert [s["value"]["Address"] for s in server._services.values()] == ["127.0.0.1"]
 
 
 def test_the_newer_of_two_registrations_counts(server, open_one, caplog):
-    body = {
-        "Name": "job",
-        "Address": "10.0.0.9",
-        "Port": 1,
-        "Check": {"TTL": "1m", "Status": "passing"},
-    }
-    tags = ["index:0", "name:ps", "ip:10.0.0.9"]
-    server.add_of_other_agent({**body, "ID": "cannot be removed", "Tags": tags})
+    add_older(server, "cannot be removed")
     discovery = open_one()
     discovery.register("ps", 0, ADDRESS)
     assert discovery.query("ps") == {0: ADDRESS}

@@ -19,7 +19,6 @@ from monolith.table.optimizers import SGD
 from monolith.table.routing import PartitionRouting
 from tests.cluster.discovery.consul_server import ConsulServer
 from tests.cluster.discovery.role_nursery import Roles
-from tests.cluster.discovery.zookeeper_server import ZooKeeperServer, skip_without_zookeeper
 from tests.suites.discovery import until
 from tests.suites.table_base import NOW, keys
 
@@ -63,14 +62,6 @@ def roles(tmp_path_factory):
     roles.wait("ready")  # so that the time of a job has no imports
     yield roles
     roles.close()
-
-
-@pytest.fixture(scope="module")
-def zookeeper():
-    skip_without_zookeeper()
-    server = ZooKeeperServer()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from monolith.cluster import discovery
 from monolith.cluster.discovery import MLPEnv, MLPServiceDiscovery, TfConfigServiceDiscovery
 from tests.cluster.discovery.consul_server import ConsulServer
 from tests.cluster.discovery.registrar import registrars
-from tests.cluster.discovery.zookeeper_server import ZooKeeperServer, skip_without_zookeeper
 from tests.suites.discovery import DiscoverySuite, FixedSuite
 
 pytestmark = pytest.mark.dist
@@ -18,14 +17,6 @@ pytestmark = pytest.mark.dist
 def registrar():
     with registrars() as registrar:
         yield registrar
-
-
-@pytest.fixture(scope="module")
-def zookeeper():
-    skip_without_zookeeper()
-    server = ZooKeeperServer()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +44,7 @@ class TestZooKeeper(DiscoverySuite):
     @pytest.fixture
     def source(self, zookeeper, request):
         job = request.node.name
-        return f"ZKServiceDiscovery({job!r}, {zookeeper.hosts!r}, session_seconds=1)"
+        return f"ZKServiceDiscovery({job!r}, {zookeeper.hosts!r}, session_seconds=2)"
 
 
 class TestConsul(DiscoverySuite):
@@ -62,7 +53,7 @@ class TestConsul(DiscoverySuite):
         agent = f"consul.ConsulAgent({consul.address!r})"
         return (
             f"ConsulServiceDiscovery({request.node.name!r}, 0, agent={agent}, ttl_seconds=1.5, "
-            "hold_seconds=0.6)"
+            "hold_seconds=1.5)"
         )
 
 

@@ -16,7 +16,6 @@ from monolith.cluster.discovery.service_discovery import DiscoveryError
 from monolith.errors import FailedPreconditionError
 from monolith.native_training import zk_utils
 from monolith.native_training.zk_utils import clear_zk_path
-from tests.cluster.discovery.zookeeper_server import ZooKeeperServer, skip_without_zookeeper
 from tests.native_training.fake_discoveries import FakeKazooClient
 from tests.suites.discovery import until
 
@@ -25,12 +24,9 @@ pytestmark = pytest.mark.dist
 ADDRESS = "127.0.0.1:7000"
 
 
-@pytest.fixture(scope="module")
-def server():
-    skip_without_zookeeper()
-    server = ZooKeeperServer()
-    yield server
-    server.close()
+@pytest.fixture
+def server(zookeeper):
+    return zookeeper
 
 
 @pytest.fixture
@@ -59,6 +55,10 @@ def plain(server):
     yield client
     client.stop()
     client.close()
+
+
+def session_of(discovery):
+    return discovery.client.client_id[0]
 
 
 def end_session(server, discovery):
@@ -102,7 +102,7 @@ def test_a_server_that_stands_still_longer_than_a_session(server, open_one, plai
     discovery, reader = open_one(), open_one()
     discovery.register("ps", 0, ADDRESS)
     until(lambda: reader.query("ps") == {0: ADDRESS})
-    states, session = [], discovery.client.client_id
+    states = []
     discovery.client.add_listener(states.append)
     server.signal(signal.SIGSTOP)
     try:
@@ -112,9 +112,8 @@ def test_a_server_that_stands_still_longer_than_a_session(server, open_one, plai
     finally:
         server.signal(signal.SIGCONT)
     until(lambda: discovery.client.connected and plain.connected)
-    assert "LOST" in states
-    assert discovery.client.client_id != session
-    until(lambda: plain.exists(f"/monolith/{job}/ps.0") is not None)
+    path = f"/monolith/{job}/ps.0"  # of a new session, or of the old one if it came back in time
+    until(lambda: (stat := plain.exists(path)) and stat.ephemeralOwner == session_of(discovery))
     until(lambda: reader.query("ps") == {0: ADDRESS})
 
 
@@ -145,6 +144,15 @@ def test_a_lost_place_is_not_registered_again(server, open_one, caplog):
     with caplog.at_level(logging.ERROR):
         until(lambda: "ps 0 is no longer registered by this process" in caplog.text)
     assert winner.query("ps") == {0: "127.0.0.1:7001"}
+
+
+def test_an_expired_session_holds_again(server, open_one, plain, job):
+    discovery, path = open_one(), f"/monolith/{job}/.hold/worker.0"
+    discovery.hold("worker", 0)
+    first = plain.exists(path).ephemeralOwner
+    end_session(server, discovery)
+    stat = until(lambda: (stat := plain.exists(path)) and stat.ephemeralOwner != first and stat)
+    assert stat.ephemeralOwner == discovery.client.client_id[0]
 
 
 @pytest.mark.req("NT-ZK-T5")
@@ -233,7 +241,7 @@ def test_other_nodes_are_no_processes(open_one, plain, job, caplog):
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch):
-    quick = functools.partial(ZKServiceDiscovery, session_seconds=0.3)
+    quick = functools.partial(ZKServiceDiscovery, start_seconds=0.3)
     monkeypatch.setattr(uris, "ZKServiceDiscovery", quick)
     with pytest.raises(DiscoveryError, match=r"ZooKeeper to answer, got none at 127.0.0.1:1 \("):
         open_discovery("zk://127.0.0.1:1/job")
@@ -248,4 +256,4 @@ def test_a_held_index_names_the_process(open_one):
 
 def test_the_class_raises_the_error_of_kazoo():
     with pytest.raises(KazooTimeoutError):
-        ZKServiceDiscovery("job", "127.0.0.1:1", session_seconds=0.3)
+        ZKServiceDiscovery("job", "127.0.0.1:1", start_seconds=0.3)

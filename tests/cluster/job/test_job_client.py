@@ -219,6 +219,16 @@ class TestHolds:
         assert len(result_of(second)) == 2
         assert not chief._is_holding
 
+    def test_a_worker_that_joins_in_a_hold_pushes_after_it(self, running):
+        chief = running.client(0, hold_seconds=WAIT)
+        with chief.quiet():
+            first = run(lambda: step(running.client(1)))
+            assert until(lambda: running.state.alive_workers() == [0, 1], WAIT)
+            first.join(0.3)
+            assert first.is_alive()
+            assert running.state.counts().steps == 0
+        assert len(result_of(first)) == 2
+
     def test_two_cuts_follow_each_other(self, workers):
         chief, other = workers
         for _ in range(3):
@@ -277,6 +287,22 @@ class TestHolds:
             step(other)
         assert chief.others() == []
         assert chief.describe()[0]["counts"]["dropped"] == 1
+
+    def test_a_server_that_ends_in_a_hold_drops_the_save_and_no_worker(self, running):
+        chief = running.client(0, hold_seconds=WAIT, timeout_seconds=1.0)
+        other = running.client(1, timeout_seconds=1.0)
+        other._obey = lambda news: None
+
+        def cut():
+            with chief.quiet():
+                raise AssertionError("nobody holds")
+
+        cutting = run(cut)
+        assert until(lambda: running.state._waiters, WAIT)
+        running.loops[0].drain(WAIT)
+        assert isinstance(result_of(cutting), FailedPreconditionError)
+        assert running.state.counts().dropped == 0
+        assert set(running.hosts[1].job._starts) == {0, 1}
 
     def test_without_news_the_hold_lasts(self, running, workers):
         chief, other = workers
@@ -371,6 +397,63 @@ class TestServerZeroIsNew:
         assert (held["number"], held["samples"], held["taken"]) == (2, 4, {A: 5})
         assert other.acknowledged == 1
         assert other._held.taken == {A: 3}
+
+    def test_a_server_that_came_back_hears_of_the_park(self, other):
+        other.park.place()
+        seen, call = self.calls({"join_job": "{}", "job_number": 1})
+        other._join_again(0, call)
+        assert job_client.json.loads(seen[0][1][-1])["park"] == other.park.number == 1
+
+
+class TestParks:
+    """A park reaches all workers, and server 0 knows who stands."""
+
+    def test_a_stop_and_a_resume_reach_all(self, running):
+        chief, other = running.client(0), running.client(1)
+        heard = []
+        other.park.on_change = lambda: heard.append(other.park.number)
+        assert chief.park.place()
+        assert until(lambda: other.park.is_placed, WAIT)
+        assert not other.park.place()
+        other.park.remove()
+        assert until(lambda: not chief.park.is_placed, WAIT)
+        assert until(lambda: heard == [1, 2], WAIT)
+
+    def test_a_worker_that_joins_hears_of_the_park_before_anything_else(self, running):
+        running.client(0).park.place()
+        assert running.client(1).park.is_placed
+
+    def test_a_worker_that_stands_acknowledges_its_steps(self, running):
+        chief, other = running.client(0), running.client(1)
+        chief.offer(["a"], 1)
+        other.take()
+        step(other, [(A, 3, False, 2)])
+        chief.park.place()
+        assert until(lambda: other.park.is_placed, WAIT)
+        other.park.note_parked(other.park.number)
+        facts = chief.park.workers()
+        assert [(f.state, f.number) for f in facts] == [("running", 0), ("parked", 1)]
+        assert running.state._workers[1].unacknowledged == []
+
+    def test_a_stop_is_heard_while_a_worker_holds(self, running):
+        chief, other = running.client(0), running.client(1)
+        assert until(lambda: len(running.state._watches) == 2, WAIT)
+        with chief.quiet():
+            chief.park.place()
+            assert until(lambda: other.park.is_placed, WAIT)
+
+    def test_the_time_for_which_a_wait_stands_does_not_count(self, running):
+        chief, _ = running.client(0), running.client(1)
+        stood = []
+
+        def stand():
+            if not stood:
+                stood.append(threading.Event().wait(0.5))
+            else:
+                running.state.leave(1, running.state._workers[1].start, 0)
+
+        chief.on_wait = stand
+        assert chief.await_others(0.4)
 
 
 def test_many_watches_do_not_keep_calls_from_being_done(running):

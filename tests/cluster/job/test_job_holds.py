@@ -4,13 +4,7 @@ import pytest
 
 from monolith.cluster.job.job_state import WATCH_SECONDS, JobState
 from monolith.errors import FailedPreconditionError
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+from tests.cluster.job.job_clock import Clock
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def test_starts_of_a_server_have_different_news():
 def test_a_watch_has_the_news_of_a_hold_and_of_its_end(state):
     first = watch(state)
     hold = state.hold(0, 20)
-    assert first.result(0)[1:] == (hold, 20, False)
+    assert first.result(0)[1:] == (hold, 20, False, 0)
     second = watch(state)
     assert state.release(hold)
     assert second.result(0).hold == 0
@@ -161,12 +155,12 @@ def test_a_wait_for_another_hold_is_refused(state):
 
 
 def test_a_hold_ends_by_itself(state, clock):
-    hold = state.hold(0, 8)
+    hold = state.hold(0, 2)
     waiting, watching = state.await_held(hold, 50), watch(state)
-    clock.now = 7
+    clock.now = 1
     state.tick()
     assert not watching.done()
-    clock.now = 8
+    clock.now = 2
     state.tick()
     assert watching.result(0).hold == 0
     assert [number for number, _ in waiting.result(0)] == [1, 2]
@@ -194,6 +188,39 @@ def test_a_second_hold_is_refused_until_the_first_ends(state, clock):
     assert state.hold(0, 20) == 2
 
 
+def positions(state):
+    return dict(state.export()["returned"])
+
+
+def test_a_state_in_a_hold_has_no_step_of_a_worker_that_joined_when_all_held(state):
+    state.offer(["a"], 1)
+    state.leave(2, 2, 0)
+    share = state.take(1, 1, 0).share
+    state.note_step(1, 1, 1, [(share, 3, False, 2)])
+    hold = state.hold(0, 20)
+    state.note_held(1, 1, hold, 1)
+    state.leave(1, 1, 1)
+    assert state.await_held(hold, 10).result(0) == []
+    state.join(2, 9, [19], {}, {})
+    assert state.take(2, 9, 0).position == 3
+    state.note_step(2, 9, 1, [(share, 5, False, 2)])
+    state.take(2, 9, 1)  # acknowledges the step
+    assert positions(state) == {share: 3}
+    state.release(hold)
+    assert positions(state) == {share: 5}
+
+
+def test_a_state_in_a_hold_has_no_step_of_a_worker_that_was_given_up(state):
+    state.offer(["a"], 1)
+    share = state.take(1, 1, 0).share
+    hold = state.hold(0, 20)
+    state.note_step(1, 1, 1, [(share, 3, False, 2)])
+    hold_all(state, hold, [2])
+    assert state.await_held(hold, 0).result(0) == [(1, [11])]
+    state.give_up([1])
+    assert positions(state) == {share: None}
+
+
 def test_a_hold_ends_with_its_holder(state):
     hold = state.hold(0, 20)
     watching = watch(state)
@@ -214,9 +241,11 @@ def test_workers_are_stopped_once(state):
     assert state.take(1, 1, 0).kind == "end"
 
 
-def test_a_server_that_ends_answers_all(state):
+def test_a_server_that_ends_answers_all_and_names_no_worker_as_silent(state):
     hold = state.hold(0, 20)
     watching, waiting = watch(state), state.await_held(hold, 10)
     state.end_waits()
     assert watching.done()
-    assert [number for number, _ in waiting.result(0)] == [1, 2]
+    with pytest.raises(FailedPreconditionError, match="got one that ends"):
+        waiting.result(0)
+    assert state.alive_workers() == [0, 1, 2]

@@ -34,10 +34,11 @@ class Host:
 
     Attributes:
         fenced: Clients that were refused.
+        awaited: Clients whose running writes were awaited.
     """
 
     def __init__(self, index=0, *, with_dense=True):
-        self.fenced, self._numbers = [], itertools.count()
+        self.fenced, self.awaited, self._numbers = [], [], itertools.count()
         weight = torch.nn.Parameter(torch.ones(2))
         dense = DenseShard({"w": weight}, torch.optim.SGD([weight], 0.5), 0, 1)
         self.job = JobHost(
@@ -47,12 +48,16 @@ class Host:
             device="ps 0",
             max_message_bytes=1 << 20,
             fence=self._fence,
+            await_writes=self._await_writes,
         )
 
     def _fence(self, clients):
         self.fenced += clients
         for client in clients:
             self.job.release_client(client, is_gone=True)
+
+    def _await_writes(self, clients):
+        self.awaited += clients
 
     def do(self, verb, *arguments, client=1):
         number = next(self._numbers)
@@ -102,7 +107,7 @@ def test_a_step_of_a_worker_that_was_given_up_changes_nothing(index):
     host = Host(index)
     host.join()
     host.do("give_up_workers", [0, 1])
-    assert host.fenced == [7, 8]
+    assert host.fenced == host.awaited == [7, 8]
     with pytest.raises(AbortedError, match="got worker 0, which was given up, or was replaced"):
         host.do("step_job", 0, 5, 1, ones(), "", PROGRESS, False, client=3)
     facts = host.do("describe_job")
@@ -278,7 +283,9 @@ def job_calls(host):
         "leave_job": (1, 6, 0),
         "note_held": (0, 5, 1, 0),
         "note_lost": (2,),
+        "note_parked": (0, 5, 1, 0),
         "offer_shares": ('["a", "b"]', 2),
+        "park_job": (0,),
         "read_dense": (0,),
         "read_flags": ("f", 2),
         "read_text": ("t",),
@@ -292,8 +299,10 @@ def job_calls(host):
         "step_job": (0, 5, 1, values, '[{"lr": 0.5, "nesterov": false}]', PROGRESS, True),
         "stop_workers": (),
         "take_share": (0, 5, 1, json.dumps([A])),
+        "unpark_job": (1,),
         "wait_held": (1, 20),
         "watch_job": (0, 5, 1, 1),
+        "worker_facts": (),
     }
 
 

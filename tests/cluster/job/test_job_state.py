@@ -197,7 +197,7 @@ def test_a_new_start_goes_on_with_the_numbers_of_the_worker():
     old.step(A, 1, samples=3)
     new = Worker(state, 0, start=5)
     expected = {"number": 1, "samples": 3, "steps": 1}
-    assert new.answer == {"fenced": [old.client], "lost": [], **expected}
+    assert new.answer == {"fenced": [old.client], "lost": [], "park": 0, **expected}
 
 
 def test_the_same_start_joins_twice_and_keeps_what_it_has():

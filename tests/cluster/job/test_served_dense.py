@@ -96,6 +96,16 @@ def test_steps_that_a_copy_misses_are_counted(running, worker):
     assert worker.staleness == 0
 
 
+def test_a_push_that_begins_after_a_refresh_counts_from_the_copies_of_its_gradients(worker):
+    push(worker)
+    set_gradients(worker)
+    late = worker.collect()
+    worker.refresh()
+    with late:
+        pass
+    assert worker.staleness == 1
+
+
 def test_servers_without_parameters_are_never_stale():
     one = functools.partial(torch.nn.Linear, 1, 1, bias=False)
     running = RunningJob(2, 1, make_model=one)

@@ -8,10 +8,11 @@ import zmq
 
 from monolith.cluster.wire.message import Header, Kind, header_bytes, pack, parse
 from monolith.cluster.wire.verb_numbers import NUMBER_OF_VERB
+from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.sessions import Limits
 from monolith.errors import InvalidArgumentError, UnavailableError
 
-from .sockets import EchoServer, ask, connected, serving, until
+from .sockets import ANY_PORT, EchoServer, ask, connected, serving, until
 
 pytestmark = pytest.mark.dist
 
@@ -78,6 +79,8 @@ def test_a_greeting_is_answered_with_the_limits(server):
         "window_messages": 3,
         "window_bytes": 1000,
         "lease_seconds": 7,
+        "message_bytes": 1 << 32,
+        "frame_bytes": 256 << 20,
     }
 
 
@@ -162,6 +165,54 @@ def test_a_client_beyond_the_limit_is_refused(server):
         with raw_client(loop) as second:
             assert second.greet(2)[1]["reason"] == "full"
             assert first.greet(1)[0].kind == Kind.WELCOME
+
+
+@pytest.mark.parametrize("address", [ANY_PORT, "ipc://{}/server"])
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_frames_are_larger_where_only_trusted_processes_can_send(
+    server, tmp_path, address, with_keys
+):
+    keys = CurveKeys.new() if with_keys else None
+    with serving(server, address.format(tmp_path), keys=keys) as loop:
+        most = loop._socket.getsockopt(zmq.MAXMSGSIZE)
+    is_trusted = with_keys or address != ANY_PORT
+    assert most == (4 << 30 if is_trusted else 256 << 20)
+
+
+def test_a_call_beyond_the_limit_of_all_its_frames_is_refused_and_not_done(server):
+    limits = Limits(message_bytes=40_000, frame_bytes=30_000)
+    with serving(server, limits=limits) as loop, raw_client(loop) as client:
+        client.greet()
+        packed = pack((torch.zeros(20_000, dtype=torch.uint8),) * 2)
+        fields = {"client": 8, "life": server.life, "request": 7}
+        head = header_bytes(Header(Kind.CALL, verb=NUMBER_OF_VERB["stats"], **fields), packed)
+        columns = [bytes(20_000)] * 2
+        client.socket.send_multipart([head, packed.body, *columns])
+        header, value = client.read()
+        assert (header.kind, header.request) == (Kind.ERROR, 7)
+        assert "a call of at most 40000 bytes, got one of 40" in value["text"]
+        assert loop.counts["too_large"] == 1
+    assert server.calls == []
+
+
+def test_callers_beyond_the_limit_are_refused_until_one_says_goodbye(server):
+    with serving(server, limits=Limits(callers=2)) as loop, raw_client(loop) as client:
+        client.greet()
+        for caller in (8, 9, 8):
+            client.call(server, client=caller)
+            assert client.read()[0].kind == Kind.REPLY
+        client.call(server, client=10, request=5)
+        header, value = client.read()
+        assert (header.kind, header.request) == (Kind.ERROR, 5)
+        assert "expected at most 2 callers of one client" in value["text"]
+        assert loop.counts["too_many_callers"] == 1
+        client.call(server, client=8, host=3)  # another host would keep answers for it, too
+        assert client.read()[0].kind == Kind.ERROR
+        client.call(server, "bye", client=9)
+        assert client.read()[0].kind == Kind.REPLY
+        client.call(server, client=10)
+        assert client.read()[0].kind == Kind.REPLY
+    assert len(server.calls) == 5
 
 
 def test_one_socket_is_one_client(server):

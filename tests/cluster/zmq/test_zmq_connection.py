@@ -13,6 +13,7 @@ from monolith.cluster.zmq.sessions import Limits
 from monolith.errors import (
     AbortedError,
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     UnavailableError,
 )
@@ -440,3 +441,15 @@ def test_a_client_that_is_collected_inside_of_a_send_says_goodbye(monkeypatch):
         monkeypatch.setattr(connection, "_wait_for_room", collect)
         assert ask(connection, sequence=1) == ()
         assert until(lambda: any(c.verb == "bye" and c.client == number for _, c in server.calls))
+
+
+@pytest.mark.parametrize("limit", ["frame_bytes", "message_bytes"])
+def test_a_call_beyond_the_limits_of_the_server_is_an_error_and_is_not_sent(limit):
+    with (
+        serving(server := EchoServer(), limits=Limits(**{limit: 20_000})) as loop,
+        connected(loop.address) as connection,
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"'num_rows' with 300.. and 30000; send"):
+            ask(connection, arguments=(torch.zeros(30_000, dtype=torch.uint8),))
+        assert ask(connection, 1, arguments=(1,)) == (1,)
+        assert [call.arguments for _, call in server.calls] == [(1,)]

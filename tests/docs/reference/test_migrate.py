@@ -2,7 +2,7 @@ import ast
 
 import pytest
 
-from monolith.cli.task_imports import MOVED, TaskImportError, check_imports
+from monolith.cli.tasks.task_imports import MOVED, TaskImportError, check_imports
 from monolith.native_training.tasks.native_params import PARAMETERS
 from tests.docs.pages import blocks, first_rows, page, run_snippets
 from tests.meta.parity import code

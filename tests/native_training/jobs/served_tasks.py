@@ -59,6 +59,16 @@ class Adds(ml.Task):
         return loss, loss.detach().expand(1)
 
 
+class Fives(Adds):
+    """The same from parameters that are 5."""
+
+    def build(self):
+        vector = Vector()
+        for parameter in vector.parameters():
+            torch.nn.init.constant_(parameter, 5.0)
+        return vector
+
+
 NUM_COMPILED: list[int] = []
 
 

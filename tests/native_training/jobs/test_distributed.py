@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import types
 
 import pytest
 
@@ -19,7 +20,8 @@ from monolith.native_training.cpu_training import (
     distributed_train,
 )
 from monolith.native_training.jobs import distributed
-from monolith.native_training.jobs.distributed import check_process, settings_of
+from monolith.native_training.jobs.distributed import ProcessOptions, check_process, settings_of
+from monolith.native_training.tasks.native_task import NativeTask
 
 CONFIG = DistributedCpuTrainingConfig(num_ps=1, model_dir="m")
 
@@ -60,6 +62,19 @@ def test_the_trainer_has_the_options_of_the_config():
     settings = settings_of(dataclasses.replace(CONFIG, **changes))
     assert (settings.prefetch, settings.push, settings.save_every) == (2, 1, 0)
     assert (settings.save_seconds, settings.log_every) == (5, 300)
+
+
+@pytest.mark.parametrize("unit", ["secs", "steps"])
+@pytest.mark.parametrize("of_task", [None, 3])
+def test_saves_without_tables_have_the_pace_of_the_task_or_else_of_the_config(unit, of_task):
+    params, field = NativeTask.params(), f"dense_only_save_checkpoints_{unit}"
+    others = {name: value for name, value in params.train.items() if name != field}
+    params.train[field] = of_task
+    servers = types.SimpleNamespace(config=dataclasses.replace(CONFIG, **{field: 7}))
+    options = ProcessOptions(0.0, shutdown=print)
+    distributed._Worker(servers, None, params, (), options)._set_dense_only_saves()
+    assert params.train[field] == (of_task or 7)
+    assert {name: params.train[name] for name in others} == others
 
 
 class Tries:

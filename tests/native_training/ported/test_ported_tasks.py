@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from monolith.native_training.cpu_training import local_train
 from monolith.native_training.estimator import Estimator, RunConfig
 from monolith.train import Mode, Trainer, TrainSettings

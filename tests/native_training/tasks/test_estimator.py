@@ -1,5 +1,7 @@
 import dataclasses
 import re
+import threading
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -8,8 +10,11 @@ import torch
 
 from monolith import data
 from monolith.checkpoint import existing_checkpoints, find
+from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import NotFoundError
 from monolith.native_training import estimator as path
+from monolith.native_training.jobs import runner_config
+from monolith.native_training.jobs.runner_config import RunnerConfig
 from monolith.native_training.tasks.estimator import Estimator
 from monolith.native_training.tasks.ffm import FFMParams
 from monolith.native_training.tasks.monolith_base_model import EstimatorSpec
@@ -18,6 +23,7 @@ from monolith.native_training.tasks.native_task import ModelSpec
 from monolith.native_training.tasks.run_config import NEEDS, RunConfig
 from monolith.train import Hook, Task
 from tests.native_training.tasks.native_tasks import Score, columns
+from tests.time_limits import AT_ONCE
 
 
 class Dense(Score):
@@ -302,10 +308,49 @@ def test_options_that_need_a_part_that_is_not_here_are_refused(name):
     )
 
 
-def test_only_local_runs_are_there():
-    text = r"^\[Estimator\] expected conf.is_local=True, got False; .* as processes of their own$"
+def test_a_job_needs_the_config_of_a_runner():
+    text = r"^\[Estimator\] expected conf.is_local=True, got False; give a RunnerConfig"
     with pytest.raises(NotImplementedError, match=text):
         Estimator(Dense.params(), RunConfig())
+
+
+def job(folder, server_type="worker", **options):
+    return RunnerConfig(server_type, num_ps=1, model_dir=str(folder), **options)
+
+
+def test_a_job_trains_with_its_overrides_and_the_others_read_its_checkpoints(tmp_path, monkeypatch):
+    def discovery_of(conf, psm):
+        return HostServiceDiscovery(tmp_path / "discovery")
+
+    monkeypatch.setattr(runner_config, "get_discovery", discovery_of)
+    text = '{"train.max_steps": 1}'
+    params, hook = Dense.params(), Count()
+    server = Estimator(params, job(tmp_path / "model", "ps", params_override=text))
+    thread = threading.Thread(target=server.train, daemon=True)
+    thread.start()
+    conf = job(tmp_path / "model", params_override=text)
+    with closing(Estimator(params, conf)) as estimator:
+        estimator.train(hooks=[hook])
+        thread.join(AT_ONCE)
+        assert not thread.is_alive()
+        assert server.result is None
+        assert (estimator.result.num_steps, hook.steps) == (1, 1)
+        assert estimator.latest_checkpoint().endswith("model.ckpt-1")
+        assert estimator.evaluate(steps=1)["global_step"] == 1
+
+
+def test_a_runner_that_is_local_trains_here(tmp_path):
+    conf = RunnerConfig(is_local=True, model_dir=str(tmp_path))
+    assert Estimator(Dense.params(), conf).train(steps=2).result.num_steps == 2
+
+
+def test_what_a_process_of_a_job_cannot_do_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^model dir can't be empty\.$"):
+        Estimator(Dense.params(), job(""))
+    with pytest.raises(NotImplementedError, match=r"warm_start_from=None.*conf\.restore_dir"):
+        Estimator(Dense.params(), job(tmp_path), warm_start_from=tmp_path)
+    with pytest.raises(ValueError, match="expected max_steps in a job, got steps=3"):
+        Estimator(Dense.params(), job(tmp_path)).train(steps=3)
 
 
 def test_models_are_not_exported():

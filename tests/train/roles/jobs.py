@@ -237,6 +237,10 @@ class Job:
         self.roles[name].signal(signal.SIGKILL)
         return self.roles[name].wait()
 
+    def signal_role(self, name, number=signal.SIGKILL):
+        """Send a signal to the newest start of a role, also of one that `launch` has started."""
+        os.kill(self.pid_of(name), number)
+
     def pid_of(self, name):
         return pid_of(self.folder, name)
 

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 from monolith.checkpoint import Chain, Contents
+from monolith.cluster.job import job_workers
 from monolith.cluster.job.dense_shard import DenseShard
 from monolith.cluster.job.job_host import JobHost
 from monolith.cluster.server_host import ServerHost
@@ -24,6 +25,8 @@ MOMENTS = ("before", "held", "cut", "after")
 """When a chief kills: before a save, while all hold, when all go on, when the save is named."""
 
 STRIKES = "strikes.json"
+SILENT = "silent"
+"""Name of the file with the seconds after which servers call a worker silent."""
 
 
 def record_role(folder, arguments):
@@ -40,6 +43,8 @@ def record_role(folder, arguments):
     path = folder / "starts" / f"{name}.{number}"
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
+    if (folder / SILENT).exists():
+        job_workers.SILENT_SECONDS = float((folder / SILENT).read_text())
     if kind == "ps":
         _record_server(folder, folder / "steps" / f"{name}.{number}")
     elif index == 0 and (folder / STRIKES).exists():

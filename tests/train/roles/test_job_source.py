@@ -16,6 +16,7 @@ class Job:
     """
 
     is_chief = True
+    on_wait = None
 
     def __init__(self, state=None, worker=0, num_workers=1):
         self.state = JobState(num_workers) if state is None else state
@@ -154,6 +155,14 @@ def test_a_source_waits_for_shares_of_others(monkeypatch):
     monkeypatch.setattr("monolith.train.roles.job_source.time.sleep", sleep)
     assert [batch for batch, _ in read(reader)] == ["x"]
     assert len(waits) == 3
+
+
+def test_a_source_that_waits_calls_what_the_job_asks_for():
+    reader, job = source(num_workers=2, a=["x"])
+    other = Job(job.state, 1, 2)
+    other.take()
+    job.on_wait = lambda: job.state.leave(1, 1, 0)
+    assert [batch for batch, _ in read(reader)] == ["x"]
 
 
 def test_the_position_of_a_local_run_is_that_of_a_job_of_one_worker():

@@ -5,7 +5,7 @@ import torch
 
 from monolith.checkpoint import find
 from monolith.errors import InvalidArgumentError
-from monolith.train import Trainer, TrainSettings
+from monolith.train import Hook, Trainer, TrainSettings
 from monolith.train.roles.worker import run_worker
 from tests.cluster.job.running_job import RunningJob
 from tests.train.tasks import Clicks, clicks
@@ -53,6 +53,34 @@ def test_a_worker_alone_trains_to_the_end_and_ends_the_servers(start, tmp_path):
     assert (report.evaluation, len(seen)) == ("evaluated", 1)
     assert all(host.is_job_ended for host in running.hosts)
     assert find(tmp_path).prefix.endswith("-6")
+
+
+class Overtaken(Clicks):
+    """A task in whose steps the dense parameters of the servers make two steps of others."""
+
+    def loss(self, model, inputs, batch):
+        for host in self.hosts:
+            host._dense.version += 2
+        return super().loss(model, inputs, batch)
+
+
+def test_the_staleness_of_a_step_is_that_of_its_dense_parameters_if_it_is_larger(start, tmp_path):
+    running, task, seen = start(2), Overtaken(), []
+    task.hosts = running.hosts
+    note = Note(lambda results: seen.append(results.value.staleness))
+    report = run_worker(task, settings_of(tmp_path), running.servers(), hooks=[note])
+    assert seen == [2] * 6
+    assert report.result.figures.staleness == 2
+
+
+class Note(Hook):
+    """Calls a function with the results of each step."""
+
+    def __init__(self, call):
+        self._call = call
+
+    def after_run(self, ctx, results):
+        self._call(results)
 
 
 @pytest.mark.parametrize("num_servers", [1, 3])

@@ -23,7 +23,7 @@ from monolith.checkpoint.reference_dump import (
 from monolith.cli.console import byte_progress, emit_json, fail, say, told_of_interrupt
 from monolith.cli.inspection.inspect_save import time_text
 from monolith.cli.progress import save_with_progress
-from monolith.cli.task_file import load_task_class, resolve_settings
+from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.table.config import segments_of
 from monolith.table.optimizers import BatchSoftmax
 from monolith.train.imported_rows import ImportCounts, ImportTarget, open_target

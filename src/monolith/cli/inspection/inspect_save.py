@@ -1,5 +1,6 @@
 """`monolith inspect` of tables on disk."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -71,7 +72,7 @@ def _show_key(save: Save, where: str, key: int, names: list[str] | None, as_json
             continue
         cells = [
             ("time", time_text(row.time)),
-            *((name, _list(v)) for name, v in row.columns.items()),
+            *((name, list_text(v)) for name, v in row.columns.items()),
         ]
         emit_table((f"{row.table}[{row.key}]", "value"), cells)
     if not found:
@@ -142,6 +143,7 @@ def _call(value: Any) -> str:
     return f"{name}({', '.join(f'{k}={_call(v)}' for k, v in fields.items())})"
 
 
-def _list(values: list[float], most: int = 16) -> str:
+def list_text(values: Sequence[float], most: int = 16) -> str:
+    """Return numbers with commas between them, `most` of them."""
     texts = [f"{value:.6g}" for value in values[:most]]
     return ", ".join([*texts, *["..."] * (len(values) > most)])

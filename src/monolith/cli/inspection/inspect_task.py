@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from monolith.cli.console import emit_json, emit_table, say
-from monolith.cli.task_file import load_task_class
+from monolith.cli.tasks.task_file import load_task_class
 from monolith.nn import Feature
 from monolith.nn.feature import table_configs
 from monolith.table.config import segments_of

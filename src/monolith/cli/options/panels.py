@@ -16,24 +16,35 @@ _TRAINING = MappingProxyType(
             *("tensorboard", "metrics_port", "metrics_host", "metrics_file"),
             *("profile", "profile_dir"),
         ),
+        "Control and alerts": ("control", "control_bind", "control_tls", "alert"),
     }
 )
 
 PANELS = MappingProxyType(
     {
         "train": _TRAINING,
-        "worker": _TRAINING,
+        "worker": MappingProxyType(
+            {**_TRAINING, "Checkpoints": (*_TRAINING["Checkpoints"], "auto_resume")}
+        ),
         "launch": MappingProxyType(
             {
-                "Job": ("ps", "workers", "run", "restarts", "grace_seconds", "tcp"),
+                "Job": (
+                    *("ps", "workers", "run", "restarts", "grace_seconds", "tcp", "discovery"),
+                    *("control", "alert"),
+                ),
                 "Checkpoints": _TRAINING["Checkpoints"][:-1],  # without fallback
                 "Servers": ("server_timeout", "transfer"),
+                "Schedulers": (
+                    *("print", "name", "keys", "cpus", "memory"),
+                    *("image", "namespace", "volume"),
+                ),
             }
         ),
         "ps": MappingProxyType(
             {
                 "Address and keys": ("bind", "discovery", "keys", "insecure"),
-                "Work": ("threads", "call_threads", "drain_seconds"),
+                "Work": ("threads", "call_threads", "linger_seconds", "drain_seconds"),
+                "Metrics": ("metrics_port", "metrics_host"),
             }
         ),
     }

@@ -12,7 +12,7 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, 
 from monolith.train import FitResult
 from monolith.train.run_metrics import SaveCounts
 
-_RESUME = "--resume"
+_RESUME, _AUTO_RESUME = "--resume", "--auto-resume"
 
 
 def words_of_saves(saves: SaveCounts) -> str:
@@ -37,11 +37,13 @@ class ResumeOptions:
         directory: folder of checkpoints; None saves none.
         is_resumed: whether the run goes on with the current checkpoint.
         with_fallback: whether damaged checkpoints are left out.
+        is_automatic: whether the run goes on with the current checkpoint, if there is one.
     """
 
     directory: str | None
     is_resumed: bool
     with_fallback: bool
+    is_automatic: bool = False
 
     def check(self) -> Checkpoint | None:
         """Refuse options that do not fit each other or the directory, before a model is built.
@@ -49,10 +51,14 @@ class ResumeOptions:
         Returns:
             The checkpoint of the folder, if there is one.
         """
-        if (self.is_resumed or self.with_fallback) and self.directory is None:
-            option = _RESUME if self.is_resumed else "--fallback"
+        if self.is_resumed and self.is_automatic:
+            fail(f"expected {_RESUME} or {_AUTO_RESUME}, got both", status=2)
+        may_resume = self.is_resumed or self.is_automatic
+        if (may_resume or self.with_fallback) and self.directory is None:
+            option = _AUTO_RESUME if self.is_automatic else "--fallback"
+            option = _RESUME if self.is_resumed else option
             fail(f"expected --checkpoints DIR with {option}, got none", status=2)
-        if self.with_fallback and not self.is_resumed:
+        if self.with_fallback and not may_resume:
             fail("expected --resume with --fallback, got none", status=2)
         if self.directory is not None and checkpoint_exists(self.directory):
             folder = posixpath.dirname(self.directory) or "."
@@ -63,7 +69,7 @@ class ResumeOptions:
             fail(self.words_of_damage(error))
         if self.is_resumed and checkpoint is None:
             fail(f"expected a checkpoint in {self.directory}, got none; leave {_RESUME} out")
-        if not self.is_resumed and checkpoint is not None:
+        if not may_resume and checkpoint is not None:
             fail(
                 f"expected a folder without checkpoints, got {checkpoint.prefix} "
                 f"(step {checkpoint.step}); go on with it: {_RESUME}, "
@@ -97,6 +103,6 @@ class ResumeOptions:
         """Say what happened at Ctrl-C or SIGTERM, and which command goes on."""
         end = self.words_of_end(result)
         if has_hint and self._newest() is not None:
-            words = [word for word in sys.argv[1:] if word != _RESUME]
+            words = [word for word in sys.argv[1:] if word not in (_RESUME, _AUTO_RESUME)]
             end += f"\nto go on: {shlex.join(['monolith', *words, _RESUME])}"
         return f"{result.ended} after step {result.figures.step:,}, which was finished; {end}"

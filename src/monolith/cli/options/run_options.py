@@ -20,7 +20,7 @@ Settings = Annotated[
 ]
 SettingsFile = Annotated[
     str | None,
-    typer.Option("--settings", metavar="FILE", help="Read settings from a .toml or .json file."),
+    typer.Option("--settings", metavar="FILE", help="Settings in a .toml or .json file."),
 ]
 Checkpoints = Annotated[
     str | None, typer.Option(metavar="DIR", help="Save checkpoints in this folder.")
@@ -39,6 +39,10 @@ SaveRate = Annotated[
     float | None, typer.Option(metavar="MB/S", help="Limit of saves while training goes on.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")]
+AutoResume = Annotated[
+    bool,
+    typer.Option("--auto-resume", help="Continue from the newest checkpoint, if there is one."),
+]
 Fallback = Annotated[
     bool, typer.Option("--fallback", help="With --resume, skip damaged checkpoints.")
 ]
@@ -56,11 +60,11 @@ ServerTimeout = Annotated[
     typer.Option(metavar="S", help="Seconds that a call waits for a server, 30 by default."),
 ]
 TensorBoard = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Write event files for TensorBoard.")
+    str | None, typer.Option(metavar="DIR", help="Event files for TensorBoard.")
 ]
 MetricsPort = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Serve metrics to Prometheus at this port."),
+    typer.Option(min=0, metavar="N", help="Port of a page for Prometheus."),
 ]
 MetricsHost = Annotated[str | None, typer.Option(metavar="HOST", help="Address of --metrics-port.")]
 MetricsFile = Annotated[
@@ -70,6 +74,9 @@ Profile = Annotated[
     str | None, typer.Option(metavar="STEPS", help="Trace steps=10, or from=500,steps=10.")
 ]
 ProfileDir = Annotated[str | None, typer.Option(metavar="DIR", help="Write traces in this folder.")]
+Alert = Annotated[
+    list[str] | None, typer.Option(metavar="RULE", help="Warn if, for example, 'loss>1.5'.")
+]
 NoHints = Annotated[
     bool,
     typer.Option(
@@ -83,6 +90,7 @@ def setting_flags(
     data: list[str] | None,
     checkpoints: str | None,
     settings: list[str] | None,
+    alerts: list[str] | None = None,
     **saves: Any,
 ) -> list[str]:
     """Return the options as settings KEY=VALUE; those of --set come last.
@@ -93,6 +101,7 @@ def setting_flags(
     """
     flags = [f"data.{path if '=' in path else 'train=' + path}" for path in data or ()]
     flags += [] if checkpoints is None else [f"train.checkpoint_dir={checkpoints}"]
+    flags += [f"train.alerts={','.join(alerts)}"] if alerts else []
     flags += [f"train.{name}={value}" for name, value in saves.items() if value is not None]
     return [*flags, *(settings or ())]
 

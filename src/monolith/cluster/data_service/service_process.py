@@ -18,7 +18,7 @@ from monolith.cluster.zmq.client_loop import ClientLoop
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_loop import ServerLoop
 from monolith.errors import InvalidArgumentError, OpError
-from monolith.util.hosts import local_host
+from monolith.util.host_address import local_host
 
 if TYPE_CHECKING:
     from typing_extensions import Self

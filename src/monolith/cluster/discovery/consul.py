@@ -187,8 +187,9 @@ class ConsulServiceDiscovery(ServiceDiscovery):
                     "waiting up to %.0f s for the session of %s, which is %s %d, to end",
                     *(seconds, holder, name, index),
                 )
-            time.sleep(_HOLD_PAUSE_SECONDS)
-            self._call(self._agent.renew_session, session)
+            time.sleep(min(_HOLD_PAUSE_SECONDS, self._hold_seconds / 3))
+            if not self._call(self._agent.renew_session, session):  # this process stood still
+                session = self._call(self._agent.create_session, holder_text(), self._hold_seconds)
         with self._lock:
             self._sessions[key] = session
         self._start_keeper()

@@ -4,7 +4,7 @@ import threading
 
 from monolith.cluster.discovery.mlp_env import MLPEnv, check_port
 from monolith.cluster.discovery.service_discovery import Place, ServiceDiscovery
-from monolith.util.hosts import local_host
+from monolith.util.host_address import local_host
 
 _ROLES = ("ps", "worker", "chief")
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})

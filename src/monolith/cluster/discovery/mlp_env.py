@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from monolith.environment import variables
-from monolith.util.hosts import local_host
+from monolith.util.host_address import local_host
 
 if TYPE_CHECKING:
     from monolith.cluster.data_service.profiler_endpoint import ProfilerEndpoint

@@ -31,6 +31,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         max_tries: Number of tries of `register` and `deregister`.
         delay: Seconds between two tries.
         session_seconds: Seconds without a sign of life after which ZooKeeper ends the session.
+        start_seconds: Seconds to wait for ZooKeeper at the start.
         period_seconds: Returns the seconds between two writes of a registered address.
         make_client: Returns a client of kazoo.
 
@@ -49,6 +50,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         delay: float = 5,
         *,
         session_seconds: float = 10.0,
+        start_seconds: float = 10.0,
         period_seconds: Callable[[], float] = lambda: ZK_REGISTRATION_PERIOD_SECONDS,
         make_client: Callable[..., Any] = MonolithKazooClient,
     ) -> None:
@@ -62,7 +64,13 @@ class ZKServiceDiscovery(ServiceDiscovery):
                 f"[ZKServiceDiscovery] expected the name of a job without '/', got {job_name!r}"
             )
         options = SessionOptions(
-            f"{ZK_ROOT}/{job_name}", zk_server, max_tries, delay, session_seconds, period_seconds
+            f"{ZK_ROOT}/{job_name}",
+            zk_server,
+            max_tries,
+            delay,
+            session_seconds,
+            start_seconds,
+            period_seconds,
         )
         self._session = ZooKeeperSession(options, make_client)
 

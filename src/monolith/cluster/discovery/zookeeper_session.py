@@ -16,6 +16,7 @@ LOST, SUSPENDED, CONNECTED = "LOST", "SUSPENDED", "CONNECTED"  # those of kazoo'
 
 _HOLDS = ".hold"  # node of a job with the nodes of `hold`; no process has such a name
 _JOIN_SECONDS = 10.0
+_MIN_ASK_SECONDS = 5.0
 _HOLD_PAUSE_SECONDS = 0.2
 _MAX_ADDRESS_BYTES = 4096
 
@@ -33,6 +34,7 @@ class SessionOptions:
         max_tries: Number of tries of `register` and `deregister`.
         delay: Seconds between two tries.
         session_seconds: Seconds without a sign of life after which ZooKeeper ends the session.
+        start_seconds: Seconds to wait for ZooKeeper at the start.
         period_seconds: Returns the seconds between two writes of a registered address.
     """
 
@@ -41,6 +43,7 @@ class SessionOptions:
     max_tries: int
     delay: float
     session_seconds: float
+    start_seconds: float
     period_seconds: Callable[[], float]
 
 
@@ -127,7 +130,7 @@ class ZooKeeperSession:
         self.client = make_client(hosts=options.servers, timeout=options.session_seconds)
         self._acl = _creator_acl() if getattr(self.client, "auth_data", None) else None
         self.client.add_listener(ZKListener(self.renew))
-        self.client.start(timeout=options.session_seconds)
+        self.client.start(timeout=options.start_seconds)
         try:
             self.client.DataWatch(options.path, self._see_job)
         except BaseException:
@@ -216,13 +219,38 @@ class ZooKeeperSession:
         self._put(key, None)
 
     def renew(self) -> None:
-        """Let all entries be written again, each on its own thread."""
+        """Let all entries be written again, each on its own thread, and other holds be taken."""
         with self._lock:
             entries = list(self._entries.values())
+            keys = [key for key in self._held - self._lost if key not in self._entries]
         for entry in entries:
             entry.wake()
+        if keys:
+            work = threading.Thread(target=self._hold_again, args=(keys,), daemon=True)
+            work.start()
 
-    def _retry(self, what: str, call: Callable[[], None]) -> None:
+    def _hold_again(self, keys: list[Key]) -> None:
+        for key in keys:
+            try:
+                self._retry("hold", lambda key=key: self._check_held(key))  # type: ignore[misc]
+            except OpError:  # it is in the log
+                continue
+
+    def _check_held(self, key: Key) -> bool:
+        """Take a place again; whether no other process took it while the session was lost."""
+        if self._take(key):
+            return True
+        with self._lock:
+            self._lost.add(key)
+        _log.error(
+            "%s %d is no longer registered by this process: %s took its place while the session "
+            "was lost; end one of the two",
+            *key,
+            self._holder(key),
+        )
+        return False
+
+    def _retry(self, what: str, call: Callable[[], object]) -> None:
         for left in reversed(range(max(1, self._options.max_tries))):
             try:
                 call()
@@ -246,15 +274,7 @@ class ZooKeeperSession:
             entry, is_held, is_lost = self._entries.get(key), key in self._held, key in self._lost
         if entry is None or is_lost:
             return
-        if is_held and not self._take(key):
-            with self._lock:
-                self._lost.add(key)
-            _log.error(
-                "%s %d is no longer registered by this process: %s took its place while the "
-                "session was lost; end one of the two",
-                *key,
-                self._holder(key),
-            )
+        if is_held and not self._check_held(key):
             return
         self._write(key, entry.address)
 
@@ -262,25 +282,30 @@ class ZooKeeperSession:
         self._check_connected()
         with self._writing:
             path, value = self._node(key), address.encode()
-            stat = self.client.exists(path)
+            stat = self._ask("exists", path)
             if stat is not None and not self._is_mine(stat):
                 self._remove(path)  # the node of a session that ends takes the address with it
                 stat = None
             if stat is None:
                 self._make_job_node()
-                self.client.create(path, value, acl=self._acl, ephemeral=True)
+                self._ask("create", path, value, acl=self._acl, ephemeral=True)
             else:
-                self.client.set(path, value)
+                self._ask("set", path, value)
 
     def _make_job_node(self) -> None:
         root = self._options.path.rpartition("/")[0]
-        self.client.ensure_path(root)
-        self.client.ensure_path(self._options.path, acl=self._acl)
+        self._ask("ensure_path", root)
+        self._ask("ensure_path", self._options.path, acl=self._acl)
 
     def _remove(self, path: str) -> None:
         self._check_connected()
-        if self.client.exists(path) is not None:
-            self.client.delete(path)
+        if self._ask("exists", path) is not None:
+            self._ask("delete", path)
+
+    def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
+        """Return the answer of ZooKeeper to a call of the client, which has a limit of time."""
+        answer = getattr(self.client, f"{call}_async")(*arguments, **options)
+        return answer.get(timeout=max(self._options.session_seconds, _MIN_ASK_SECONDS))
 
     def _is_mine(self, stat: Any) -> bool:
         session: tuple[int, bytes] | None = self.client.client_id
@@ -329,13 +354,13 @@ class ZooKeeperSession:
         self._check_connected()
         path = self._hold_path(key)
         with self._writing:
-            stat = self.client.exists(path)
+            stat = self._ask("exists", path)
             if stat is not None:
                 return self._is_mine(stat)
             self._make_job_node()
-            self.client.ensure_path(path.rpartition("/")[0], acl=self._acl)
+            self._ask("ensure_path", path.rpartition("/")[0], acl=self._acl)
             try:
-                self.client.create(path, holder_text().encode(), acl=self._acl, ephemeral=True)
+                self._ask("create", path, holder_text().encode(), acl=self._acl, ephemeral=True)
             except Exception as error:
                 if type(error).__name__ == "NodeExistsError":  # another process was faster
                     return False
@@ -344,7 +369,7 @@ class ZooKeeperSession:
 
     def _holder(self, key: Key) -> str:
         try:
-            data, _ = self.client.get(self._hold_path(key))
+            data, _ = self._ask("get", self._hold_path(key))
         except Exception:  # it has ended meanwhile
             return "a process that has just ended"
         return str(data, errors="backslashreplace")[:200] or "a process without a name"

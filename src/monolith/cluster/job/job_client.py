@@ -9,15 +9,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import Checkpoint
 from monolith.cluster.gate import Gate
 from monolith.cluster.job.dense_shard import DenseState, NamedTensors
+from monolith.cluster.job.job_park import JobPark
 from monolith.cluster.job.job_values import (
     HeldShares,
     News,
     ProgressFields,
+    StepAnswer,
     Taken,
     first_difference,
 )
@@ -45,24 +47,9 @@ _CUT_SECONDS = 30.0  # which the cuts may take while all hold
 _RESTORE_SECONDS = 600.0  # calls to the server wait meanwhile, up to their own limit
 _POLL_SECONDS = 0.1
 _WORD_SECONDS = 10.0
+_NEWS_SECONDS = 10.0  # that a worker waits for its first news: without server 0 it cannot step
 
 _log = logging.getLogger(__name__)
-
-
-class StepAnswer(NamedTuple):
-    """The answer of a server to a step.
-
-    Attributes:
-        version: Number of steps of the server's dense parameters.
-        num_steps: Number of steps of the job; 0 but of server 0.
-        repeats: Number of samples that were trained more than once; 0 but of server 0.
-        values: Parameters of the server after the step, if they were asked for.
-    """
-
-    version: int
-    num_steps: int
-    repeats: int
-    values: NamedTensors
 
 
 _Calls = Callable[..., Any]
@@ -90,6 +77,8 @@ class JobClient:
         first_step: Number of steps with which the job began.
         end_seconds: Seconds that the chief waits for the other workers to end.
         on_stop: Called on a thread when this worker is to end after its running step.
+        on_wait: Called again and again on the thread that waits for other workers.
+        park: Stops all workers at their step boundaries.
         restore_dense: Reads dense parameters of a server from a checkpoint; set in the chief.
     """
 
@@ -99,12 +88,14 @@ class JobClient:
         self.num_steps = self.acknowledged = self.first_step = 0
         self.end_seconds = 1800.0
         self.on_stop: Callable[[], None] | None = None
+        self.on_wait: Callable[[], None] | None = None
         self.restore_dense: RestoreDense | None = None
         self._start = secrets.randbits(62)
         self._hold_seconds = hold_seconds
         transports = servers.open_job()
         self._client = ShardClient("the job", transports, owner="JobClient")
         self._watcher = ShardClient("the job", transports[:1], owner="JobClient")
+        self.park = JobPark(self._ask_of_park)
         self._gate = Gate("JobClient", "the job")
         self._lock = threading.Lock()
         self._held = HeldShares({}, [], 0)
@@ -120,6 +111,7 @@ class JobClient:
         self._facts = "{}"
         self._is_joined = self._is_closing = self._is_holding = False
         self._error: OpError | None = None  # that the watching thread met
+        self._has_news = threading.Event()  # and obeys them
         self._thread = threading.Thread(target=self._watch, name="monolith-job", daemon=True)
 
     @property
@@ -161,6 +153,12 @@ class JobClient:
 
     def _zero(self, verb: str, *arguments: Any) -> Any:
         return self._one(0, verb, *arguments)
+
+    def _ask_of_park(self, verb: str, *arguments: Any) -> Any:
+        """Ask server 0 of the park; a worker says who it is and which steps all servers have."""
+        if verb == "note_parked":
+            arguments = (*self._who, *arguments, self.acknowledged)
+        return self._zero(verb, *arguments)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return facts about the job from each server."""
@@ -208,12 +206,14 @@ class JobClient:
         self.servers.watch()  # others wait for the chief's restores, whatever it does
         self._is_joined = True
         self._thread.start()
+        self._has_news.wait(_NEWS_SECONDS)  # steps wait for the end of a hold that lasts
 
     def _join_all(self) -> None:
         answers = self._all("join_job", *self._who, self._clients, self._facts, "{}")
         answer = json.loads(answers[0])
         if answer["fenced"]:
             self.servers.fence(answer["fenced"])
+        self.park.hear(answer["park"])
         with self._lock:
             self.acknowledged, self.num_steps = answer["number"], answer["steps"]
             self._held.samples = answer["samples"]
@@ -247,10 +247,14 @@ class JobClient:
         alive: list[int] = self._one(0, "describe_job")["alive"]
         return [number for number in alive if number != self.worker]
 
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of the job as server 0 has them, see `Counts`."""
+        counts: dict[str, int] = self._zero("describe_job")["counts"]
+        return counts
+
     def read_steps(self) -> int:
         """Return the number of steps of all workers as server 0 has it."""
-        steps: int = self._one(0, "describe_job")["counts"]["steps"]
-        return steps
+        return self.counts()["steps"]
 
     def _await(self, is_over: Callable[[], bool], timeout_seconds: float, what: str) -> None:
         start, word = time.time(), time.monotonic() + _WORD_SECONDS
@@ -258,6 +262,9 @@ class JobClient:
         while not is_over():
             self.check()
             now = time.monotonic()
+            if self.on_wait is not None:
+                self.on_wait()
+                end += time.monotonic() - now  # training may have been stopped for long
             if now > end:
                 raise DeadlineExceededError(
                     f"[JobClient] expected {what} within {timeout_seconds:g} seconds, got no such "
@@ -480,10 +487,12 @@ class JobClient:
                 pause.wait(_POLL_SECONDS)
                 continue
             number = news.number
+            self.park.hear(news.park)
             if news.is_stopping and self.on_stop is not None:
                 self.on_stop()
             if news.hold and not self._is_holding:
                 self._obey(news)
+            self._has_news.set()
 
     def _news(self, number: int) -> News:
         (news,) = self._watcher.call("watch_job", [(*self._who, number, self.acknowledged)])
@@ -492,6 +501,7 @@ class JobClient:
     def _fail(self, error: OpError) -> None:
         _log.warning("worker %d is no part of the job any more: %s", self.worker, error)
         self._error = error
+        self._has_news.set()
         if self.on_stop is not None:
             self.on_stop()
 
@@ -499,6 +509,7 @@ class JobClient:
         """Hold pushes until the hold ends, or its time is over."""
         end, pause = time.monotonic() + news.hold_seconds, threading.Event()
         with contextlib.suppress(OpError), self._gate.alone():
+            self._has_news.set()
             self._watcher.call("note_held", [(*self._who, news.hold, self.acknowledged)])
             number, hold = news.number, news.hold
             while news.hold == hold and time.monotonic() < end and not self._is_closing:
@@ -511,6 +522,7 @@ class JobClient:
                     pause.wait(_POLL_SECONDS)
                     continue
                 number = news.number
+                self.park.hear(news.park)
 
     # A server that came back empty
 
@@ -569,7 +581,8 @@ class JobClient:
             held = copy.deepcopy(self._held)
             if number > self.acknowledged:
                 held.add(self._flying)
-            text = json.dumps({**vars(held), "number": number, "repeats": self._repeats})
+            facts = {"number": number, "repeats": self._repeats, "park": self.park.number}
+            text = json.dumps({**vars(held), **facts})
         answer = json.loads(call("join_job", *self._who, self._clients, self._facts, text))
         if server == 0:
             for (verb, *where), value in list(self._said.items()):

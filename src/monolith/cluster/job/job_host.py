@@ -36,6 +36,7 @@ class JobHost(CallHost):
         device: Label of the server.
         max_message_bytes: Most bytes of the tensors of one call, or of its answer.
         fence: Lets all hosts of the server refuse writes of some callers from now on.
+        await_writes: Waits for the end of writes of these callers that have begun.
 
     Attributes:
         is_ready: Whether tables and dense parameters have their values, initial or restored.
@@ -52,9 +53,11 @@ class JobHost(CallHost):
         device: str,
         max_message_bytes: int,
         fence: Callable[[Sequence[int]], None],
+        await_writes: Callable[[Sequence[int]], None],
     ) -> None:
         super().__init__(HostFacts("the job", [], max_message_bytes), JOB_VERBS)
-        self.device, self.dense, self._fence = device, dense, fence
+        self.device, self.dense = device, dense
+        self._fence, self._await_writes = fence, await_writes
         self.num_workers = num_workers
         self.state = JobState(num_workers) if index == 0 else None
         self.is_ready = self.is_ended = False
@@ -146,6 +149,9 @@ class JobHost(CallHost):
     def _do_watch_job(self, worker: int, start: int, number: int, acknowledged: int) -> Any:
         return self._job().watch(worker, start, number, acknowledged)
 
+    def _do_worker_facts(self) -> list[tuple[Any, ...]]:
+        return [tuple(facts) for facts in self._job().worker_facts()]
+
     def _do_wait_held(self, hold: int, milliseconds: int) -> Any:
         return self._job().await_held(hold, milliseconds / 1000)
 
@@ -167,9 +173,10 @@ class JobHost(CallHost):
             if self.state is not None:
                 answer = self.state.join(worker, start, clients, given, shares)
             old, old_clients = self._starts.get(worker, (start, []))
-            if old != start:
-                self._fence(old_clients)
+            fenced = [] if old == start else old_clients
+            self._fence(fenced)
             self._starts[worker] = start, clients
+        self._await_writes(fenced)
         return json.dumps(answer)
 
     def _do_leave_job(self, worker: int, start: int, acknowledged: int) -> None:
@@ -246,6 +253,15 @@ class JobHost(CallHost):
     def _do_note_held(self, worker: int, start: int, hold: int, acknowledged: int) -> None:
         self._job().note_held(worker, start, hold, acknowledged)
 
+    def _do_park_job(self, known: int) -> tuple[int, bool]:
+        return self._job().park.place(known)
+
+    def _do_unpark_job(self, known: int) -> int:
+        return self._job().park.remove(known)
+
+    def _do_note_parked(self, worker: int, start: int, park: int, acknowledged: int) -> None:
+        self._job().note_parked(worker, start, park, acknowledged)
+
     def _do_release_job(self, hold: int) -> bool:
         return self._job().release(hold)
 
@@ -253,9 +269,10 @@ class JobHost(CallHost):
         with self._steps:
             if self.state is not None:
                 self.state.give_up(workers)
-            for worker in workers:
-                _, clients = self._starts.pop(worker, (0, []))
-                self._fence(clients)
+            starts = [self._starts.pop(worker, (0, [])) for worker in workers]
+            fenced = [client for _, clients in starts for client in clients]
+            self._fence(fenced)
+        self._await_writes(fenced)  # some of them wait for the lock
 
     def _do_note_lost(self, pushes: int) -> None:
         self._job().note_lost(pushes)

@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from monolith.cluster.job.job_values import (
     Counts,
@@ -15,15 +14,17 @@ from monolith.cluster.job.job_values import (
     Progress,
     SavedJob,
     Taken,
-    first_difference,
+    check_same_facts,
     name_of,
     share_of,
 )
+from monolith.cluster.job.job_workers import AppliedShare, JobWorker, WorkerFacts
+from monolith.cluster.job.park_count import ParkCount
 from monolith.cluster.job.shared_state import LocalSharedState
 from monolith.data.str_queue import StrQueue
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 
-WATCH_SECONDS = 10.0
+WATCH_SECONDS = 3.0
 """Seconds after which a watch is answered without news."""
 
 REJOIN_SECONDS = 15.0
@@ -34,27 +35,6 @@ _MAX_SHARES = 1_000_000
 
 _Silent = list[tuple[int, list[int]]]
 """Workers, each with its callers."""
-
-
-class _Applied(NamedTuple):
-    """A step that server 0 has, while the worker has not said that all servers have it."""
-
-    number: int
-    share: str
-    before: Any
-    is_last: bool
-    num_samples: int
-
-
-@dataclass
-class _Worker:
-    start: int
-    clients: list[int]
-    is_alive: bool = True
-    number: int = 0  # of the last step, over all starts
-    samples: int = 0  # over all starts
-    taken: dict[str, Any] = field(default_factory=dict)  # share -> position
-    unacknowledged: list[_Applied] = field(default_factory=list)
 
 
 class JobState:
@@ -71,13 +51,15 @@ class JobState:
 
     Attributes:
         shared: Flags and texts.
+        park: Counts stops and resumes of all workers.
     """
 
     def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_workers, self._clock = num_workers, clock
         self.shared = LocalSharedState()
         self._lock = threading.RLock()
-        self._workers: dict[int, _Worker] = {}
+        self.park = ParkCount(self._lock, lambda number: self._publish(park=number))
+        self._workers: dict[int, JobWorker] = {}
         self._facts: dict[str, Any] | None = None
         self._first_step = self._first_samples = 0
         self._repeats = self._lost_pushes = self._num_dropped = 0
@@ -96,6 +78,7 @@ class JobState:
         self._hold_until = 0.0
         self._holder = 0
         self._held: set[int] = set()
+        self._frozen: dict[str, Any] | None = None  # state when all held
         self._waiters: list[tuple[float, Future[_Silent]]] = []
         self._watches: list[tuple[float, Future[News]]] = []
 
@@ -119,13 +102,13 @@ class JobState:
             start: Random number of this start of the worker.
             clients: Numbers of the worker's callers, by which servers refuse it if it is given up.
             facts: Facts that must be equal in all workers, each a list of lines.
-            held: What the worker has: "taken" (share -> position), "finished" (shares) and "number"
-                of its last step.
+            held: What the worker has: "taken" (share -> position), "finished" (shares), "number"
+                of its last step, and "park", the number of the park that it has heard.
 
         Returns:
             "fenced": callers of the earlier start; "lost": shares that another worker has now;
             "number": number of the worker's last step; "samples": its samples; "steps": steps of
-            the job.
+            the job; "park": number of the park.
 
         Raises:
             InvalidArgumentError: The worker has another task than the workers before it, or its
@@ -143,7 +126,7 @@ class JobState:
             if old is not None and old.start != start:
                 fenced = old.clients
                 self._drop(worker, old)
-            new = _Worker(start, list(clients))
+            new = JobWorker(start, list(clients))
             new.number, new.samples = held.get("number", 0), held.get("samples", 0)
             if old is not None:
                 new.number = max(new.number, old.number)
@@ -154,8 +137,10 @@ class JobState:
             lost = self._take_back(new, held)
             self._workers[worker] = new
             self._expected.discard(worker)
+            new.heard = self._clock()
+            self.park.take(held.get("park", 0))
             facts = {"number": new.number, "samples": new.samples, "steps": self.counts().steps}
-            return {"fenced": fenced, "lost": lost, **facts}
+            return {"fenced": fenced, "lost": lost, "park": self.park.number, **facts}
 
     def counts(self) -> Counts:
         """Return the numbers of the job."""
@@ -172,15 +157,9 @@ class JobState:
     def _check_facts(self, worker: int, facts: Mapping[str, Any]) -> None:
         if self._facts is None:
             self._facts = dict(facts)
-        difference = first_difference(self._facts, facts)
-        if difference is not None:
-            ours, theirs = difference
-            raise InvalidArgumentError(
-                f"[JobState.join] expected the task of the first worker, with {ours!r}, got "
-                f"{theirs!r} (worker {worker}); start all processes with the same task and settings"
-            )
+        check_same_facts(self._facts, facts, worker)
 
-    def _take_back(self, worker: _Worker, held: Mapping[str, Any]) -> list[str]:
+    def _take_back(self, worker: JobWorker, held: Mapping[str, Any]) -> list[str]:
         """Note the shares that a worker has; return those that another one has by now. Locked."""
         others = {share for other in self._workers.values() for share in other.taken}
         taken = {n: p for n, p in held.get("taken", {}).items() if n not in worker.taken}
@@ -201,13 +180,14 @@ class JobState:
             if share in waiting or name_of(share)[0] > self._epoch
         }
 
-    def _worker(self, worker: int, start: int) -> _Worker:
+    def _worker(self, worker: int, start: int) -> JobWorker:
         found = self._workers.get(worker)
         if found is None or found.start != start or not found.is_alive:
             raise AbortedError(
                 f"[JobState] expected a worker of the job, got worker {worker}, which was given up "
                 "because it was silent, or was replaced by a new start; start it again"
             )
+        found.heard = self._clock()
         return found
 
     def leave(self, worker: int, start: int, acknowledged: int) -> None:
@@ -228,13 +208,13 @@ class JobState:
                     return worker.clients
         return []
 
-    def _drop(self, number: int, worker: _Worker) -> None:
+    def _drop(self, number: int, worker: JobWorker) -> None:
         """Give up a worker that has not left. Locked."""
         if worker.is_alive:
             self._num_dropped += 1
             self._end_worker(number, worker)
 
-    def _end_worker(self, number: int, worker: _Worker) -> None:
+    def _end_worker(self, number: int, worker: JobWorker) -> None:
         """Hand out what a worker has: steps that not all servers may have are made again. Locked.
 
         A hold of the worker ends: it says so to the holder, whose cut may have missed pushes.
@@ -354,9 +334,12 @@ class JobState:
                     self._repeats += num_samples
                     continue
                 before = found.taken[share]
-                found.unacknowledged.append(_Applied(number, share, before, is_last, num_samples))
+                found.unacknowledged.append(
+                    AppliedShare(number, share, before, is_last, num_samples)
+                )
                 found.taken[share] = position
             found.number = number
+            found.note_rate(self._clock())
             return self.counts().steps, self._repeats
 
     def check_worker(self, worker: int, start: int) -> None:
@@ -368,7 +351,7 @@ class JobState:
         with self._lock:
             self._worker(worker, start)
 
-    def _acknowledge(self, worker: _Worker, number: int) -> None:
+    def _acknowledge(self, worker: JobWorker, number: int) -> None:
         for applied in worker.unacknowledged:
             if applied.number <= number and applied.is_last:
                 worker.taken.pop(applied.share, None)
@@ -420,7 +403,7 @@ class JobState:
                     "two processes save at once: try again"
                 )
             self._num_holds += 1
-            self._holder, self._held = holder, set()
+            self._holder, self._held, self._frozen = holder, set(), None
             self._hold_until = self._clock() + seconds
             self._publish(hold=self._num_holds, hold_seconds=seconds)
             return self._num_holds
@@ -467,6 +450,7 @@ class JobState:
         waiters, self._waiters = self._waiters, []
         for until, future in waiters:
             if not silent or is_over or now >= until:
+                self._frozen = self._state()
                 future.set_result(silent)
             else:
                 self._waiters.append((until, future))
@@ -477,6 +461,8 @@ class JobState:
             for number in workers:
                 if number in self._workers:
                     self._drop(number, self._workers[number])
+            if self._frozen is not None:
+                self._frozen = self._state()  # without their last steps
 
     def release(self, hold: int) -> bool:
         """End a hold; return whether it has lasted until now."""
@@ -491,10 +477,28 @@ class JobState:
         """Let workers push again. Locked."""
         self._publish(hold=0)
         self._note_held(is_over=True)
+        self._frozen = None
 
     def _end_late_hold(self) -> None:
         if self._news.hold and self._clock() >= self._hold_until:
             self._end_hold()
+
+    # Parks
+
+    def note_parked(self, worker: int, start: int, park: int, acknowledged: int) -> None:
+        """Note that a worker stands, and that all servers have its steps."""
+        with self._lock:
+            found = self._worker(worker, start)
+            self._acknowledge(found, acknowledged)
+            found.parked = park
+
+    def worker_facts(self) -> list[WorkerFacts]:
+        """Return what is known of each worker."""
+        with self._lock:
+            unknown = JobWorker(0, [], is_alive=False)
+            workers = [self._workers.get(number, unknown) for number in range(self.num_workers)]
+            now, park = self._clock(), self.park.number
+            return [worker.facts(number, now, park) for number, worker in enumerate(workers)]
 
     def stop(self) -> None:
         """Ask all workers to end after their running step."""
@@ -514,34 +518,49 @@ class JobState:
             self._end_late_hold()
 
     def end_waits(self) -> None:
-        """Answer all who wait: the server ends."""
+        """Answer all who wait: the server ends. Who waits for a hold gets an error."""
         with self._lock:
             self._publish()
-            self._note_held(is_over=True)
+            waiters, self._waiters = self._waiters, []
+        for _, future in waiters:  # whoever has not held yet is not silent
+            future.set_exception(
+                FailedPreconditionError(
+                    "[JobState.await_held] expected a server that waits for all workers to hold, "
+                    "got one that ends; hold again at its next start"
+                )
+            )
 
     # Saves
 
     def export(self) -> dict[str, Any]:
-        """Return the state as JSON accepts it. Shares that are taken count as given back."""
+        """Return the state as JSON accepts it. Shares that are taken count as given back.
+
+        In a hold the state is that of the moment when all held: cuts of other servers may lack the
+        step of a worker that has joined since.
+        """
         with self._lock:
-            workers = self._workers.items()
-            taken = [item for _, worker in workers for item in worker.taken.items()]
-            saved = SavedJob(
-                self._names,
-                self._num_epochs,
-                self._epoch,
-                self._queue.state_dict(),
-                [*taken, *self._returned],
-                sorted(self._gone),
-                self._first_step,
-                self._first_samples,
-                self._repeats,
-                self._lost_pushes,
-                self._num_dropped,
-                [number for number, worker in workers if worker.is_alive],
-                [(n, worker.number, worker.samples) for n, worker in workers],
-            )
-            return saved._asdict()
+            return self._state() if self._frozen is None else self._frozen
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state as JSON accepts it. Locked."""
+        workers = self._workers.items()
+        taken = [item for _, worker in workers for item in worker.taken.items()]
+        saved = SavedJob(
+            self._names,
+            self._num_epochs,
+            self._epoch,
+            self._queue.state_dict(),
+            [*taken, *self._returned],
+            sorted(self._gone),
+            self._first_step,
+            self._first_samples,
+            self._repeats,
+            self._lost_pushes,
+            self._num_dropped,
+            [number for number, worker in workers if worker.is_alive],
+            [(n, worker.number, worker.samples) for n, worker in workers],
+        )
+        return saved._asdict()
 
     def load(self, state: Mapping[str, Any], *, with_workers: bool) -> None:
         """Set the state of a save.
@@ -565,7 +584,7 @@ class JobState:
             self._lost_pushes += saved.lost_pushes
             if with_workers:
                 for worker, number, num_samples in saved.numbers:
-                    known = self._workers.setdefault(worker, _Worker(0, [], is_alive=False))
+                    known = self._workers.setdefault(worker, JobWorker(0, [], is_alive=False))
                     known.number = max(known.number, number)
                     known.samples = max(known.samples, num_samples)
                 self._expected = set(saved.alive).difference(self.alive_workers())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from monolith.cluster.job.dense_shard import NamedTensors
 from monolith.errors import InvalidArgumentError
 
 _MOST = (1 << 63) - 1
@@ -51,12 +52,14 @@ class News(NamedTuple):
         hold: Number of the hold for which pushes must wait; 0 without one.
         hold_seconds: Seconds for which a hold lasts at most.
         is_stopping: Whether workers are to end after their running step.
+        park: Counts stops and resumes; training is stopped while it is odd.
     """
 
     number: int
     hold: int
     hold_seconds: float
     is_stopping: bool
+    park: int = 0
 
 
 class Counts(NamedTuple):
@@ -75,6 +78,22 @@ class Counts(NamedTuple):
     repeats: int
     lost_pushes: int
     dropped: int
+
+
+class StepAnswer(NamedTuple):
+    """The answer of a server to a step.
+
+    Attributes:
+        version: Number of steps of the server's dense parameters.
+        num_steps: Number of steps of the job; 0 but of server 0.
+        repeats: Number of samples that were trained more than once; 0 but of server 0.
+        values: Parameters of the server after the step, if they were asked for.
+    """
+
+    version: int
+    num_steps: int
+    repeats: int
+    values: NamedTensors
 
 
 ProgressFields = tuple[str, Any, bool, int]
@@ -170,6 +189,21 @@ def check_facts(facts: Any) -> None:
         raise InvalidArgumentError("[JobHost.join_job] expected facts as a dict of lists of lines")
 
 
+def check_same_facts(ours: Mapping[str, Any], theirs: Mapping[str, Any], worker: int) -> None:
+    """Refuse a worker whose facts differ from those of the workers before it.
+
+    Raises:
+        InvalidArgumentError: They differ.
+    """
+    difference = first_difference(ours, theirs)
+    if difference is not None:
+        raise InvalidArgumentError(
+            f"[JobState.join] expected the task of the first worker, with {difference[0]!r}, got "
+            f"{difference[1]!r} (worker {worker}); start all processes with the same task and "
+            "settings"
+        )
+
+
 def check_held(held: Any) -> None:
     """Refuse what is not what a worker has, as `JobState.join` takes it.
 
@@ -216,7 +250,7 @@ _HELD: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
     {
         "taken": lambda value: type(value) is dict and all(map(is_share, value)),
         "finished": _is_shares,
-        **dict.fromkeys(("number", "samples", "repeats"), _is_count),
+        **dict.fromkeys(("number", "samples", "repeats", "park"), _is_count),
     }
 )
 

@@ -43,6 +43,7 @@ class Words(Argument):
 _WORKER, _START = Integer("worker", 0, (1 << 20) - 1), Integer("start", 0, _MOST)
 _ACKNOWLEDGED = Integer("acknowledged", 0, _MOST)
 _WHO = (_WORKER, _START)
+_PARK = Integer("park", 0, 1 << 40)
 _MILLIS = Integer("milliseconds", 0, 1 << 40)
 _FLAGS = Name("name"), Integer("size", 1, 1 << 20)
 
@@ -58,6 +59,7 @@ JOB_VERBS: Mapping[str, Verb] = MappingProxyType(
         "start_values": Read(),
         "watch_job": Read(*_WHO, Integer("number", 0, _MOST), _ACKNOWLEDGED),
         "wait_held": Read(Integer("hold", 1, _MOST), _MILLIS),
+        "worker_facts": Read(),
         #
         "end_job": Write(),
         "give_up_workers": Write(Clients("workers")),
@@ -69,8 +71,10 @@ JOB_VERBS: Mapping[str, Verb] = MappingProxyType(
         "join_job": Write(*_WHO, Clients("clients"), Json("facts"), Json("held")),
         "leave_job": Write(*_WHO, _ACKNOWLEDGED),
         "note_held": Write(*_WHO, Integer("hold", 1, _MOST), _ACKNOWLEDGED),
+        "note_parked": Write(*_WHO, _PARK, _ACKNOWLEDGED),
         "note_lost": Write(Integer("pushes", 0, _MOST)),
         "offer_shares": Write(Json("names"), Integer("epochs", -1, _MOST)),
+        "park_job": Write(_PARK),
         "release_job": Write(Integer("hold", 1, _MOST)),
         "set_flag": Write(*_FLAGS, Integer("index", 0, 1 << 20), Flag("value")),
         "set_ready": Write(),
@@ -87,6 +91,7 @@ JOB_VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "stop_workers": Write(),
         "take_share": Write(*_WHO, _ACKNOWLEDGED, Json("finished")),
+        "unpark_job": Write(_PARK),
     }
 )
 """Verbs of the host of a job on one server."""

@@ -18,7 +18,8 @@ from monolith.cluster.job.dense_shard import (
     place_parameters,
     trained_parameters,
 )
-from monolith.cluster.job.job_client import JobClient, StepAnswer
+from monolith.cluster.job.job_client import JobClient
+from monolith.cluster.job.job_values import StepAnswer
 from monolith.errors import DataLossError, InvalidArgumentError
 
 DENSE_VERSIONS = "dense_versions"

@@ -30,6 +30,8 @@ _VERBS = (
     *("watch_job",),
     # of a server
     "renumber",
+    # of the job that workers share
+    *("note_parked", "park_job", "unpark_job", "worker_facts"),
     # of the data service
     *("close_stream", "data_shares", "data_workers", "describe_service", "join_service"),
     *("open_reading", "open_stream", "read_batch", "take_data"),

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.cluster.call_host import Call
+from monolith.cluster.call_host import BYE, Call
 from monolith.cluster.wire.error_codec import error_to_value
 from monolith.cluster.wire.message import (
     HEADER_BYTES,
@@ -34,7 +34,9 @@ from monolith.cluster.zmq.sessions import Limits, Session, Sessions
 from monolith.cluster.zmq.waker import Waker
 from monolith.errors import (
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
+    OpError,
     UnavailableError,
 )
 
@@ -115,8 +117,10 @@ class ServerLoop:
     ) -> None:
         self._where = f"[server {server.label}]"
         self._server, self._versions = server, versions
-        self._limits = limits or Limits()
         address = check_address(self._where, address, with_any_port=True)
+        # Keys, or the permissions of a Unix socket, say who can send.
+        is_trusted = keys is not None or address.startswith("ipc://")
+        self._limits = (limits or Limits()).with_frames(is_trusted=is_trusted)
         if keys is None and not is_insecure and not is_local(address):
             raise InvalidArgumentError(
                 f"{self._where} expected keys for an address that other machines can reach, got "
@@ -222,7 +226,7 @@ class ServerLoop:
             (zmq.LINGER, 0),
             (zmq.SNDHWM, 0),  # windows bound what waits
             (zmq.RCVHWM, 0),
-            (zmq.MAXMSGSIZE, self._limits.message_bytes),
+            (zmq.MAXMSGSIZE, self._limits.frame_bytes),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.HANDSHAKE_IVL, _HANDSHAKE_SECONDS * 1000),
             (zmq.HEARTBEAT_IVL, 5000),
@@ -371,6 +375,8 @@ class ServerLoop:
             "window_messages": limits.window_messages,
             "window_bytes": limits.window_bytes,
             "lease_seconds": limits.lease_seconds,
+            "message_bytes": limits.message_bytes,
+            "frame_bytes": limits.frame_bytes,
         }
         self._post(route, header, Kind.WELCOME, pack(welcome))
 
@@ -391,11 +397,26 @@ class ServerLoop:
             self._note_refusal("beyond_window", text)
             self._refuse(session.route, header, "window", text)
             return
+        if message.num_bytes > limits.message_bytes:
+            text = f"expected a call of at most {limits.message_bytes} bytes, got one of "
+            text += str(message.num_bytes)
+            self._refuse_call(session, header, "too_large", InvalidArgumentError(text))
+            return
+        if not session.admit(header.client, header.host, limits):
+            text = f"expected at most {limits.callers} callers of one client, got one more; close "
+            text += "tables and groups that are not used any more"
+            self._refuse_call(session, header, "too_many_callers", FailedPreconditionError(text))
+            return
         session.num_calls += 1
         session.call_bytes += message.num_bytes
-        session.clients.add(header.client)
         self._counts["calls"] += 1
         session.waiting.append((message, now))
+
+    def _refuse_call(self, session: Session, header: Header, name: str, error: OpError) -> None:
+        """Answer a call, which is not done, by an error."""
+        self._note_refusal(name, str(error))
+        value = error_to_value(type(error)(f"{self._where} {error}"))
+        self._post(session.route, header, Kind.ERROR, pack(value))
 
     def _begin(self, session: Session, message: Message, arrival: float) -> None:
         verb = VERB_OF_NUMBER.get(message.header.verb, "")
@@ -474,6 +495,8 @@ class ServerLoop:
     def _answer(self, session: Session, message: Message, kind: Kind, packed: Packed) -> None:
         session.num_calls = max(0, session.num_calls - 1)
         session.call_bytes = max(0, session.call_bytes - message.num_bytes)
+        if VERB_OF_NUMBER.get(message.header.verb) == BYE:
+            session.callers.discard((message.header.client, message.header.host))
         session.sent(HEADER_BYTES + packed.num_bytes)
         if kind == Kind.ERROR:
             self._counts["errors"] += 1
@@ -493,7 +516,7 @@ class ServerLoop:
     def _release(self, session: Session) -> None:
         self._sessions.remove(session)
         session.waiting.clear()
-        for client in session.clients:
+        for client in {client for client, _ in session.callers}:
             self._pool.submit(self._server.release_client, client)
 
 

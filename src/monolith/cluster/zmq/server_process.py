@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ from monolith.observe import PrometheusSink
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+LOOPBACK = "127.0.0.1"
+
+_LINGER_TURN_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +38,7 @@ class ServerOptions:
         discovery: Gets the address of the server, and is closed with it; None tells nobody.
         num_threads: Threads for calls that are not small.
         metrics_port: Port of the pages /metrics and /health, 0 for a free one; None opens none.
+        metrics_host: Address of the pages; others can connect if it is not a loopback address.
     """
 
     index: int
@@ -44,6 +49,7 @@ class ServerOptions:
     discovery: ServiceDiscovery | None = None
     num_threads: int = 2
     metrics_port: int | None = None
+    metrics_host: str = LOOPBACK
 
 
 class ServerProcess:
@@ -76,7 +82,9 @@ class ServerProcess:
             if self._discovery is not None:
                 self._discovery.hold(PS_JOB_NAME, options.index)
             if options.metrics_port is not None:
-                self.metrics = PrometheusSink(options.metrics_port, health=self.health)
+                self.metrics = PrometheusSink(
+                    options.metrics_port, options.metrics_host, health=self.health
+                )
             self.loop = ServerLoop(
                 self.host,
                 options.address,
@@ -128,8 +136,13 @@ class ServerProcess:
         """Let `run` end. Safe in a handler of signals."""
         self._stop.set()
 
-    def run(self, every_seconds: float = 1.0) -> None:
+    def run(self, every_seconds: float = 1.0, *, linger_seconds: float = 0.0) -> None:
         """Measure at intervals until `request_stop`, or the end of the job.
+
+        Args:
+            every_seconds: Seconds between two measurements.
+            linger_seconds: Maximum seconds after `request_stop` in which clients may go on, such as
+                a chief that saves because it got the same signal.
 
         Raises:
             OpError: The thread of the socket ended by an error.
@@ -141,6 +154,14 @@ class ServerProcess:
                     f"[monolith ps] expected the thread of {self.host.label} to serve, got its "
                     "end by an error, which is in the log"
                 )
+        end, pause = time.monotonic() + linger_seconds, threading.Event()
+        while self._has_clients and time.monotonic() < end:
+            pause.wait(_LINGER_TURN_SECONDS)
+
+    @property
+    def _has_clients(self) -> bool:
+        is_over = self.host.is_job_ended or not self.loop.is_running
+        return not is_over and self.loop.num_sessions > 0
 
     def drain(self, timeout_seconds: float) -> bool:
         """Refuse new calls, and finish those that run; whether all ended in time."""

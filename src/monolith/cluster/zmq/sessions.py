@@ -5,6 +5,9 @@ import dataclasses
 
 from monolith.cluster.wire.message import Message
 
+OPEN_FRAME_BYTES = 256 << 20
+"""Most bytes of a frame at an address where anybody who can connect can send."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -17,8 +20,11 @@ class Limits:
         running: calls of a client that are done at once; so many answers may come beyond
             `answer_bytes`.
         sessions: number of clients.
+        callers: callers of a client, each counted on each host that it calls, until its last call.
         lease_seconds: how long a client is kept that says nothing.
-        message_bytes: bytes of a message.
+        message_bytes: bytes of a call with all its frames; checked when all are here.
+        frame_bytes: bytes of a frame, beyond which a connection ends before the frame is read; None
+            is `message_bytes` where only trusted processes can send, and 256 MiB elsewhere.
     """
 
     window_messages: int = 64
@@ -26,8 +32,17 @@ class Limits:
     answer_bytes: int = 512 << 20
     running: int = 8
     sessions: int = 4096
+    callers: int = 4096
     lease_seconds: float = 60.0
     message_bytes: int = 1 << 32
+    frame_bytes: int | None = None
+
+    def with_frames(self, *, is_trusted: bool) -> "Limits":
+        """Return the limits with a number of bytes of a frame."""
+        if self.frame_bytes is not None:
+            return self
+        of_any = min(self.message_bytes, OPEN_FRAME_BYTES)
+        return dataclasses.replace(self, frame_bytes=self.message_bytes if is_trusted else of_any)
 
 
 class Session:
@@ -35,7 +50,7 @@ class Session:
 
     Attributes:
         route: where its answers go.
-        clients: ids of the callers in the process of the client.
+        callers: ids of the callers in the process of the client, each with a host that it calls.
         num_calls: calls without an answer.
         call_bytes: bytes of these calls.
         unread_bytes: bytes of answers that the client has not said to have.
@@ -46,7 +61,7 @@ class Session:
 
     def __init__(self, number: int, route: bytes, now: float) -> None:
         self.number, self.route, self.last_heard = number, route, now
-        self.clients: set[int] = set()
+        self.callers: set[tuple[int, int]] = set()
         self.num_calls = self.call_bytes = self.num_running = 0
         self._sent_bytes = self._received_bytes = 0
         self.waiting: collections.deque[tuple[Message, float]] = collections.deque()
@@ -54,6 +69,13 @@ class Session:
     @property
     def unread_bytes(self) -> int:
         return self._sent_bytes - self._received_bytes
+
+    def admit(self, caller: int, host: int, limits: Limits) -> bool:
+        """Note a caller of a host; return whether there is room for it."""
+        if len(self.callers) >= limits.callers and (caller, host) not in self.callers:
+            return False
+        self.callers.add((caller, host))
+        return True
 
     def may_begin(self, limits: Limits) -> bool:
         """Whether another call may begin."""

@@ -17,6 +17,7 @@ from monolith.cluster.connection import Connection, HostHandle, Session
 from monolith.cluster.servers import ps_label
 from monolith.cluster.wire.error_codec import error_from_value
 from monolith.cluster.wire.message import (
+    HEADER_BYTES,
     MAX_MESSAGE_BYTES,
     VERSION,
     Header,
@@ -59,8 +60,7 @@ class ServerAddress:
     Args:
         index: number of the server.
         num_servers: number of servers of the job.
-        find: returns the address of the server now, without waiting; called again and again while
-            the server is away.
+        find: returns the address of the server now, at once; called again while it is away.
         keys: CURVE keys of the job; None sends in the clear.
         label: name of the server in messages; empty takes that of a parameter server.
     """
@@ -136,6 +136,7 @@ class ZmqConnection(Connection, Polled):
         self._new: collections.deque[_Outstanding] = collections.deque()
         self._num_bytes = 0
         self._window = (_WINDOW_MESSAGES, _WINDOW_BYTES)
+        self._most_bytes = (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)  # of a call, and of a frame
         self._failure: Exception | None = None
         self._away_since: float | None = time.time()
         self._reason = "no connection yet"
@@ -220,8 +221,7 @@ class ZmqConnection(Connection, Polled):
     @property
     def away_seconds(self) -> float:
         """Seconds since the server was connected last, or since the begin; 0 while it is."""
-        since = self._away_since
-        return 0.0 if since is None else max(0.0, time.time() - since)
+        return max(0.0, time.time() - (self._away_since or time.time()))
 
     def close(self) -> None:
         """Say goodbye, and end all calls. Closing twice is fine."""
@@ -367,6 +367,11 @@ class ZmqConnection(Connection, Polled):
         if self._reviving is not None and not item.is_urgent:
             return
         call = item.call
+        if (error := self._too_large(item.packed, call)) is not None:
+            with self._lock:
+                self._forget(item.request)
+            _settle(item.future, None, error)
+            return
         header = Header(
             Kind.CALL,
             client=call.client,
@@ -379,6 +384,19 @@ class ZmqConnection(Connection, Polled):
             request=item.request,
         )
         self._outbox.append(self._frames(header, item.packed))
+
+    def _too_large(self, packed: Packed, call: Call) -> Exception | None:
+        """Return the error of a call for which the server would end the connection."""
+        most, most_of_frame = self._most_bytes
+        frames = [len(packed.body), *(t.numel() * t.element_size() for t in packed.columns)]
+        if packed.num_bytes + HEADER_BYTES <= most and max(frames) <= most_of_frame:
+            return None
+        return InvalidArgumentError(
+            f"{self._where} expected calls of at most {most} bytes with tensors of at most "
+            f"{most_of_frame}, got {call.verb!r} with {packed.num_bytes} and {max(frames)}; send "
+            "less at once, or let the server have keys, or an ipc:// address, where tensors may "
+            "be larger"
+        )
 
     def _write(self) -> None:
         if self._socket is None or not self._outbox:
@@ -458,6 +476,8 @@ class ZmqConnection(Connection, Polled):
     def _welcome(self, life: int, value: Any) -> None:
         max_messages, max_bytes = value["window_messages"], value["window_bytes"]
         self._window = max(1, int(max_messages)), max(1, int(max_bytes))
+        most = int(value.get("message_bytes", MAX_MESSAGE_BYTES))
+        self._most_bytes = most, int(value.get("frame_bytes", most))
         self._received = 0
         self._is_welcome, self._away_since = True, None
         if self._life in (None, life):
@@ -532,8 +552,7 @@ class ZmqConnection(Connection, Polled):
     def _fail(self, error: Exception) -> None:
         """End all calls, and refuse later ones."""
         with self._lock:
-            if self._failure is None:
-                self._failure = error
+            self._failure = self._failure or error
             self._has_room.notify_all()
         self._end_calls(error)
 

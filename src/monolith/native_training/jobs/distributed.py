@@ -5,7 +5,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +15,16 @@ from monolith.cluster.job.shared_state import ValuesSharedState
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_process import ServerOptions
+from monolith.control import ControlOptions
+from monolith.control.grpc_extra import load_grpc
+from monolith.environment import app_master_address
 from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     OpError,
     UnavailableError,
 )
+from monolith.native_training import yarn_runtime
 from monolith.native_training.cluster_manager import WORKER_JOB_NAME, get_training_cluster
 from monolith.native_training.hooks.current_run import CurrentRunHook
 from monolith.native_training.jobs.cpu_training import CpuTraining
@@ -61,6 +65,7 @@ class ProcessOptions:
         bind: Address at which a server listens.
         metrics: Sink of the measurements of a worker.
         sleep: Waits for some seconds between two tries.
+        control: Where the controller of the chief listens; None takes the defaults.
     """
 
     benchmark_seconds: float
@@ -70,6 +75,7 @@ class ProcessOptions:
     bind: str = "tcp://127.0.0.1:0"
     metrics: MetricsSink | None = None
     sleep: Callable[[float], None] = time.sleep
+    control: ControlOptions | None = None
 
 
 def distributed_train(
@@ -142,6 +148,10 @@ class _Worker:
         return self._config.index == 0
 
     def run(self) -> JobReport:
+        with self._reports_end():
+            return self._run()
+
+    def _run(self) -> JobReport:
         config = self._config
         self._discovery.hold(WORKER_JOB_NAME, config.index)
         self._discovery.register(WORKER_JOB_NAME, config.index, self._address)
@@ -154,6 +164,20 @@ class _Worker:
             self._discovery.deregister(WORKER_JOB_NAME, config.index, self._address)
         _log.info("Finished worker %d.", config.index)
         return report
+
+    @contextlib.contextmanager
+    def _reports_end(self) -> Iterator[None]:
+        """Tell the application master, if there is one, how the chief has ended."""
+        if not (self._is_chief and app_master_address()):
+            yield
+            return
+        load_grpc()  # a missing package is an error before the training, not after it
+        try:
+            yield
+        except BaseException as error:
+            yarn_runtime.maybe_kill_application(str(error) or type(error).__name__)
+            raise
+        yarn_runtime.maybe_finish_application()
 
     def _train_with_retries(self) -> JobReport:
         config = self._config
@@ -251,6 +275,7 @@ class _Worker:
             ready_seconds=config.session_creation_timeout_secs,
             hold_seconds=max(barrier, 0.1),
             end_seconds=config.chief_timeout_secs,
+            control=self._options.control or ControlOptions(),
         )
         checkpoint = find(config.model_dir) if self._is_chief else None
         with (

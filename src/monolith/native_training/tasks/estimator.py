@@ -1,11 +1,11 @@
-"""Train, evaluate and predict with a native task by the verbs of an estimator, in this process."""
+"""Train, evaluate and predict with a native task by the verbs of an estimator."""
 
 import json
 import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,10 +25,14 @@ from monolith.native_training.tasks.step_limit import StepLimitHook
 from monolith.native_training.util.params import Params
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
+from monolith.train.run_metrics import FitResult
 from monolith.train.run_state import seed_all
 from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Mode
-from monolith.train.trainer import FitResult, Trainer
+from monolith.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from monolith.native_training.jobs.runner_config import RunnerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +49,12 @@ class Estimator:
     """Trains, evaluates and predicts with a native task, whose state is in a folder of checkpoints.
 
     Every call makes the task anew from its parameters and goes on from the newest checkpoint.
-    Deep insight is off.
+    With a `RunnerConfig` that is not local, `train` is one process of a job, and the other verbs
+    read the checkpoints of the job in this process. Deep insight is off.
 
     Args:
         model: Parameters of a `NativeTask`, its class, or a task, whose parameters count.
-        conf: Options; a local run in a temporary folder if None.
+        conf: Options, a `RunConfig` or `RunnerConfig`; a local run in a temporary folder if None.
         warm_start_from: Checkpoint, or folder with checkpoints, whose rows and parameters the first
             training in an empty `model_dir` begins with, at step 0.
         metrics: Sink of the measurements of trainings, which the caller closes.
@@ -57,7 +62,7 @@ class Estimator:
     Attributes:
         params: Parameters of the task.
         model_dir: Folder of the checkpoints.
-        result: Result of the last `train`; None before.
+        result: Result of the last `train`; None before, and of a server.
 
     Raises:
         NotImplementedError: An option needs a part that is not here.
@@ -76,28 +81,43 @@ class Estimator:
     def __init__(
         self,
         model: Any,
-        conf: RunConfig | None = None,
+        conf: "RunConfig | RunnerConfig | None" = None,
         warm_start_from: "str | os.PathLike[str] | None" = None,
         *,
         metrics: MetricsSink | None = None,
     ) -> None:
         self.conf = RunConfig(is_local=True) if conf is None else conf
-        self.conf.check_local()
+        if isinstance(self.conf, RunConfig):
+            self.conf.check_local()
+        else:
+            self.conf.check()
         self._metrics = metrics
         self.params = _params_of(model)
         self.params.metrics.enable_deep_insight = False
         self._take_over(self.conf)
         self._warm_start = None if warm_start_from is None else os.fspath(warm_start_from)
+        if not self.conf.is_local:
+            self._check_job()
         self.model_dir = self.conf.model_dir or tempfile.mkdtemp(prefix=f"{self.params.name}-")
         if not self.conf.model_dir:
             _log.warning("conf.model_dir is empty: checkpoints are in %s", self.model_dir)
-        if self.conf.restore_dir is not None:
+        if isinstance(self.conf, RunConfig) and self.conf.restore_dir is not None:
             make_folder(self.model_dir)
             copy_checkpoint_state(self.model_dir, self._restore_settings(Mode.TRAIN.value))
         self.result: FitResult | None = None
         self._task("train")  # what its parameters ask for is refused now
 
-    def _take_over(self, conf: RunConfig) -> None:
+    def _check_job(self) -> None:
+        """Refuse what a process of a job cannot do."""
+        if self._warm_start is not None:
+            raise NotImplementedError(
+                "[Estimator] expected warm_start_from=None for a job, got "
+                f"{self._warm_start!r}; name the folder in conf.restore_dir"
+            )
+        if not self.conf.model_dir:
+            raise ValueError("model dir can't be empty.")
+
+    def _take_over(self, conf: "RunConfig | RunnerConfig") -> None:
         """Write the options that are parameters of the task too."""
         for name in _PACES:
             value = getattr(conf, name)
@@ -135,10 +155,15 @@ class Estimator:
             hooks: Hooks of the run.
 
         Raises:
-            ValueError: `steps` and `max_steps` are both set.
+            ValueError: `steps` and `max_steps` are both set, or `steps` in a job.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("Can not provide both steps and max_steps.")
+        if not self.conf.is_local:
+            if steps is not None:
+                raise ValueError(f"[Estimator] expected max_steps in a job, got steps={steps}")
+            self._train_in_job(max_steps, _hooks_of(hooks))
+            return self
         checkpoint, settings = self._checkpoint("train"), self._settings(self.model_dir)
         servers = self.conf.num_ps or None
         with Trainer(self._task("train"), settings, servers, metrics=self._metrics) as trainer:
@@ -151,6 +176,22 @@ class Estimator:
             limit = StepLimitHook(steps, max_steps)
             self.result = trainer.fit(hooks=[limit, *_hooks_of(hooks)])
         return self
+
+    def _train_in_job(self, max_steps: int | None, hooks: Sequence[Hook]) -> None:
+        """Run this process of the job until the job ends."""
+        from monolith.native_training.cpu_training import distributed_train
+        from monolith.native_training.jobs.runner_config import RunnerConfig, monolith_discovery
+
+        assert isinstance(self.conf, RunnerConfig)
+        params = self.params.copy()
+        if max_steps is not None:
+            params.train.max_steps = max_steps
+        with monolith_discovery(self.conf) as discovery:
+            assert discovery is not None
+            report = distributed_train(
+                self.conf, discovery, params, user_hooks=hooks, metrics=self._metrics
+            )
+        self.result = None if report is None else report.result
 
     def evaluate(
         self, steps: int | None = None, hooks: Sequence[Hook] | None = None

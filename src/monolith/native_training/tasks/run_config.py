@@ -40,7 +40,7 @@ class RunConfig:
     layout of tables (`use_native_multi_hash_table`) change nothing in local mode.
 
     Args:
-        is_local: Whether the run is in this process; the only mode there is.
+        is_local: Whether the run is in this process; a `RunnerConfig` is for jobs.
         num_ps: Number of servers, which are objects of the process; 0 for none.
         model_dir: Folder for checkpoints; a temporary folder if empty.
         restore_dir: Folder of another job, whose checkpoint a new `model_dir` starts from.
@@ -104,8 +104,8 @@ class RunConfig:
         """
         if not self.is_local:
             raise NotImplementedError(
-                "[Estimator] expected conf.is_local=True, got False; a run that is not local needs "
-                f"{_SERVERS}"
+                "[Estimator] expected conf.is_local=True, got False; give a RunnerConfig for a job "
+                "of several processes"
             )
         for field in fields(self):
             value: Any = getattr(self, field.name)

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
-from monolith.util.hosts import local_ip
+from monolith.util.host_address import local_ip
 
 _Connect = Callable[[str, int, float], None]
 

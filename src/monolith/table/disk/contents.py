@@ -109,7 +109,7 @@ def find_key(
     """
     key = key - (1 << 64) if key >= 1 << 63 else key
     partition = int(partitions_of(np.array([key], np.int64))[0])
-    rows_of_key: list[RowContents] = []
+    found: list[RowContents] = []
     with open_plans(path, names) as plans:
         for plan in plans.values():
             config = config_of(plan)
@@ -117,8 +117,8 @@ def find_key(
             for source in layers.files:
                 if any(first <= partition <= last for first, last in source.file.partitions):
                     for rows in layers.rows(source):
-                        rows_of_key += _rows_of(key, config, rows)
-    return rows_of_key
+                        found += rows_of_key(key, config, rows)
+    return found
 
 
 def verify_save(
@@ -260,7 +260,8 @@ def _drop_functions(value: Any) -> Any:
     return {name: _drop_functions(item) for name, item in value.items()}
 
 
-def _rows_of(key: int, config: TableConfig, rows: Rows) -> list[RowContents]:
+def rows_of_key(key: int, config: TableConfig, rows: Rows) -> list[RowContents]:
+    """Return the rows of a key among rows of a table, with decoded weights."""
     places = (rows.keys == key).nonzero()[:, 0].tolist()
     storages = {
         f"weight/{segment_name(config, i)}": (storage_of(config, i), segment.dim)

@@ -107,6 +107,8 @@ class JobSource(Iterator[Batch]):
                 self._share, self._has_given = taken.share, False
                 self._batches = self._shares.open(name, epoch, position)
                 return True
+            if self._job.on_wait is not None:
+                self._job.on_wait()
             time.sleep(_POLL_SECONDS)
         return False
 

@@ -10,13 +10,15 @@ from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.server_host import config_text
 from monolith.cluster.servers_engine import ServersEngine
+from monolith.control import ControlOptions
 from monolith.data import Batch
 from monolith.errors import AbortedError
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook
+from monolith.train.run_metrics import FitResult
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
-from monolith.train.trainer import FitResult, Trainer
+from monolith.train.trainer import Trainer
 
 FIRST_STEP = "first_step"
 """Text of a job: the number of steps with which it began."""
@@ -26,17 +28,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a worker waits for others.
+    """How a worker waits for others, and how its job is controlled.
 
     Args:
         ready_seconds: Seconds to wait for the chief to restore or initialise the servers.
         hold_seconds: Seconds that a save waits for workers to hold their pushes.
         end_seconds: Seconds that the chief waits at the end for the other workers.
+        control: Where the controller of the job listens, in the chief; None starts none.
     """
 
     ready_seconds: float = 600.0
     hold_seconds: float = 30.0
     end_seconds: float = 1800.0
+    control: ControlOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def run_worker(
         checkpoint: Checkpoint from which a new job goes on; only the chief uses it.
         hooks: Hooks of this worker.
         metrics: Sink of this worker.
-        options: How to wait; None takes the defaults.
+        options: How to wait, and the controller; None takes the defaults.
         began: Called before the first step; it may change `Trainer.hooks`.
         then: Called in the chief after the last save, before the servers end.
         ends_servers: Whether the chief lets the servers end; otherwise the caller does.
@@ -100,7 +104,10 @@ def run_worker(
         settings = replace(settings, max_recoveries=0)  # a worker that fails joins again
         if not job.is_chief:
             settings = replace(settings, checkpoint_dir=None, eval_every=0, early_stop=None)
-        with Trainer(task, settings, hooks=hooks, metrics=metrics, job=job) as trainer:
+        control = options.control if job.is_chief else None
+        with Trainer(
+            task, settings, hooks=hooks, metrics=metrics, job=job, control=control
+        ) as trainer:
             assert trainer.served is not None
             job.check_task(trainer.served.lines)
             if job.is_chief:

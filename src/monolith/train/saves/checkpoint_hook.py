@@ -203,8 +203,7 @@ class CheckpointHook(Hook):
 
     def follow(self, mark: RestoreMark) -> bool:
         """Whether this hook continues the checkpoint from which the trainer was restored."""
-        directory = posixpath.dirname(mark.prefix)
-        if self.is_dense_only or directory.rstrip("/") != self.directory.rstrip("/"):
+        if self.is_dense_only or not self._is_here(mark.prefix):
             return False
         self._chain.follow(mark)
         return True
@@ -228,14 +227,35 @@ class CheckpointHook(Hook):
         if self._background:
             self._begin(step, is_ending=ctx.coordinator.is_end_requested)
         else:
-            self._save_now(step)
+            self._save_now(step, ignores_errors=self._ignore_save_errors)
 
     def end(self, run: Run) -> None:
         """Finish the saves that are being written, and save the steps since the last one."""
         self._saves.finish()
         step = self._trainer.state.step
         if step != self._saved_step and not self.is_dense_only:
-            self._save_now(step)
+            self._save_now(step, ignores_errors=self._ignore_save_errors)
+
+    def save_now(self) -> str:
+        """Save before training goes on, unless the step is saved already; return the prefix.
+
+        Raises:
+            OpError: The checkpoint cannot be written, whatever `ignore_save_errors` says.
+        """
+        self._saves.finish()
+        trainer = self._trainer
+        if trainer.job is not None:  # other workers may have gone on
+            trainer.run.global_step = max(trainer.state.step, trainer.job.read_steps())
+        step, prefix = trainer.state.step, trainer.state.checkpoint
+        if step != self._saved_step or prefix is None or not self._is_here(prefix):
+            self._save_now(step, ignores_errors=False)
+            self._pace.restart(trainer.state.step)
+            prefix = trainer.state.checkpoint
+        assert prefix is not None
+        return prefix
+
+    def _is_here(self, prefix: str) -> bool:
+        return posixpath.dirname(prefix).rstrip("/") == self.directory.rstrip("/")
 
     def has_save_of(self, step: int) -> bool:
         """Whether this hook has saved a step or is writing its checkpoint."""
@@ -305,7 +325,7 @@ class CheckpointHook(Hook):
         num_samples, pause_seconds = self._trainer.state.num_samples, time.perf_counter() - start
         self._running = _Running(step, num_samples, pause_seconds, save)
 
-    def _save_now(self, step: int) -> None:
+    def _save_now(self, step: int, *, ignores_errors: bool) -> None:
         """Save before training goes on; an error is raised unless errors are ignored."""
         start = time.perf_counter()
         self._finish_step()
@@ -321,7 +341,7 @@ class CheckpointHook(Hook):
             else:
                 written = self._write_twice(snapshot, options, Writing(f"step {step}"))
         except OpError as error:
-            if not self._ignore_save_errors:
+            if not ignores_errors:
                 self._saves.metrics.failed(step, error)
                 raise
             self._note_failure(step, error)

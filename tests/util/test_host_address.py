@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from monolith.util.hosts import local_host
+from monolith.util.host_address import local_host
 
 NAMES = ("CLOUDNATIVE_INET_ADDR", "YARN_INET_ADDR")
 

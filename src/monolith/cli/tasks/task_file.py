@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from monolith.cli.task_imports import check_imports
+from monolith.cli.tasks.task_imports import check_imports
 from monolith.cli.user_errors import TASK_MODULE
 from monolith.environment import variables
 from monolith.errors import InvalidArgumentError, NotFoundError

@@ -1,0 +1,1 @@
+"""Hold the controller of a run: its server, its client and its messages."""

@@ -1,0 +1,1 @@
+"""Training that other processes stop, resume, save and look at."""
