@@ -114,3 +114,9 @@ def test_a_stream_that_is_closed_ends_its_thread():
     stream.join()
     assert future.result(0) == ("wait",)
     assert not stream._thread.is_alive()
+
+
+def test_a_read_after_the_end_of_a_stream_is_answered():
+    stream = stream_of(Source(100))
+    stream.close()
+    assert stream.read(50, 0) == ("wait",)

@@ -58,6 +58,8 @@ class Stream:
                 self._taken = taken
                 self._changed.notify_all()
             answer = self._answers.get(number)
+            if answer is None and self._is_closing:
+                return _WAIT
             if answer is None:
                 future: Future[Any] = Future()
                 until = time.monotonic() + WAIT_SECONDS
