@@ -1,5 +1,6 @@
 """`OpenShare`: a share that a trainer reads from a data worker, and goes on with at another one."""
 
+import contextlib
 import json
 import logging
 import time
@@ -137,15 +138,26 @@ class OpenShare:
             caller.state_text(),
         )
         self.num_moves += 1
-        self._forget()
-        self._clients.avoid(caller)
+        self._close_stream()
+        self._forget(is_lost=True)
 
-    def _forget(self) -> None:
-        for future in (*self._asked, *filter(None, [self._opening])):
+    def _forget(self, *, is_lost: bool = False) -> None:
+        for future in self._asked:
             future.cancel()
         self._asked.clear()
-        self._caller = self._opening = None
-        self._window = 0
+        caller, self._caller, self._opening, self._window = self._caller, None, None, 0
+        if caller is not None:
+            self._clients.leave(caller, is_lost=is_lost)
+
+    def _close_stream(self) -> None:
+        """Let the data worker close its stream, also one that it has not opened yet."""
+        caller = self._caller
+        if caller is None or caller.away_seconds > 0.0:
+            return
+        if self._window:
+            caller.start("close_stream", self._stream)
+        elif self._opening is not None:
+            self._opening.add_done_callback(lambda opening: _close_opened(caller, opening))
 
     def _result(self, future: "Future[Any]") -> Any:
         """Return an answer; None if the data worker is lost, and the share goes on elsewhere."""
@@ -202,6 +214,10 @@ class OpenShare:
 
     def close(self) -> None:
         """Let the data worker close its stream. Closing twice is fine."""
-        if self._caller is not None and self._window and self._caller.away_seconds == 0.0:
-            self._caller.start("close_stream", self._stream)
+        self._close_stream()
         self._forget()
+
+
+def _close_opened(caller: ServiceCaller, opening: "Future[Any]") -> None:
+    with contextlib.suppress(Exception):  # it was not opened, or the connection is closed
+        caller.start("close_stream", opening.result()[0])
