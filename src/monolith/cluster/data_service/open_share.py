@@ -52,6 +52,7 @@ class OpenShare:
         has_given: Whether a batch was given out.
         has_ended: Whether the share has no more batches.
         num_moves: Number of changes to another data worker.
+        heard: When a data worker has last said that it reads the share, in monotonic seconds.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class OpenShare:
     ) -> None:
         self.share, self.position = share, position
         self.has_given = self.has_ended = False
-        self.num_moves = 0
+        self.num_moves, self.heard = 0, 0.0
         self._clients, self._tell = clients, tell
         self._caller: ServiceCaller | None = None
         self._opening: Future[Any] | None = None
@@ -75,11 +76,6 @@ class OpenShare:
     def address(self) -> str | None:
         """Address of the data worker that reads; None without one."""
         return None if self._caller is None else self._caller.address
-
-    @property
-    def is_served(self) -> bool:
-        """Whether a data worker is connected that reads the share."""
-        return self._caller is not None and self._caller.away_seconds == 0.0
 
     def where(self) -> str:
         """Return the share and who reads it, for messages."""
@@ -185,13 +181,14 @@ class OpenShare:
         if answer is None:
             return None
         kind, *fields = answer
-        if kind == "wait":  # alive, without a batch: an idle stream, or a slow one
-            future = self._start("read_batch", self._stream, self._taken, self._taken)
-            self._asked.appendleft(future)
-            return None
         if kind == "gone":  # the data worker has started again, or has given this trainer up
             self.num_moves += 1
             self._forget()
+            return None
+        self.heard = time.monotonic()
+        if kind == "wait":  # alive, without a batch: an idle stream, or a slow one
+            future = self._start("read_batch", self._stream, self._taken, self._taken)
+            self._asked.appendleft(future)
             return None
         if kind == "end":
             self._end()

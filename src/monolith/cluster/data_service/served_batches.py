@@ -119,7 +119,8 @@ class ServedBatches(Iterator[Batch]):
             share.work(loads)
             served = share.read()
             if served is not None:
-                share.work(loads)  # ask for the next one, while this one is trained
+                if not share.has_ended:
+                    share.work(loads)  # ask for the next one, while this one is trained
                 self._queue.note_batch(served)
             if share.has_ended:
                 self._queue.note_end(share.share, has_given=share.has_given)
@@ -139,8 +140,8 @@ class ServedBatches(Iterator[Batch]):
     def _check_wait(self) -> None:
         """Say what is waited for, and give up if no data worker answers."""
         now, limit = time.monotonic(), self._clients.options.timeout_seconds
-        if not self._open or any(share.is_served for share in self._open):
-            self._heard = now
+        heard = [share.heard for share in self._open] or [now]
+        self._heard = max(self._heard, *heard)
         if now - self._heard > limit:
             raise UnavailableError(self._clients.no_worker_text())
         if now - self._worded > _WORD_SECONDS:
