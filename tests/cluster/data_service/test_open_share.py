@@ -73,6 +73,29 @@ def test_a_share_of_which_nothing_comes_is_given_up_in_time(folder, monkeypatch)
         end.set()
 
 
+def test_time_in_which_training_stands_is_no_wait(folder):
+    def stand():
+        time.sleep(1.5)
+        end.set()
+
+    end = threading.Event()
+    make = lambda _: SlowShares(folder, lambda name: end.wait(60))  # noqa: E731
+    with service(make, timeout_seconds=1.0) as (source, _, _), iter(source) as batches:
+        batches.on_wait = stand
+        assert len(users_of([next(batches)])) == 5
+        batches.on_wait = None
+
+
+def test_a_trainer_that_was_busy_for_long_leaves_no_data_worker(folder):
+    make = lambda _: pipeline(folder, batch=1)  # noqa: E731
+    with service(make, silent_seconds=0.5) as (source, _, _), iter(source) as batches:
+        users = users_of([next(batches), next(batches)])
+        time.sleep(1.0)
+        users += users_of(batches)
+        assert batches.num_moves == 0
+    assert sorted(users) == sorted(users_of(pipeline(folder)))
+
+
 def next_of(share):
     """The users of the next batch of a share."""
     found = []

@@ -124,7 +124,9 @@ class OpenShare:
         options = self._clients.options
         if caller.away_seconds > options.away_seconds:
             return True
-        is_waiting = self._opening is not None or bool(self._asked)
+        # An answer that is there may be old: this trainer was busy, or was stopped.
+        first = self._opening or (self._asked[0] if self._asked else None)
+        is_waiting = first is not None and not first.done()
         return is_waiting and time.monotonic() - self._since > options.silent_seconds
 
     def _leave(self, caller: ServiceCaller) -> None:
