@@ -30,6 +30,7 @@ def names_of(path):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_a_process_writes_a_trace_of_its_work(tmp_path):
     program = (
         "import time, torch\n"
