@@ -262,6 +262,24 @@ def test_tls_is_used_by_itself(tmp_path, fake):
     assert list(folder.iterdir()) == []
 
 
+def test_a_secret_key_in_the_file_of_the_certificate_stays_there(tmp_path, fake):
+    write_certificate(tmp_path)
+    cert, key = (tmp_path / "cert.pem").read_text(), (tmp_path / "key.pem").read_text()
+    both, folder = tmp_path / "both.pem", tmp_path / "run"
+    both.write_text(f"Bag Attributes\n{key}{cert}")
+    options = ControlOptions(cert=str(both), key=str(both))
+    with ControllerServer(str(folder), fake, options), ControllerClient(str(folder)) as client:
+        assert (folder / CERTIFICATE_FILE).read_text() == cert
+        assert client.global_step() == 7
+
+
+def test_a_file_without_a_certificate_is_named(tmp_path):
+    _, key = write_certificate(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"a certificate in PEM, got none in .*key\.pem"):
+        ControllerServer(str(tmp_path / "run"), FakeRun(), ControlOptions(cert=key, key=key))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_without_tls_removes_the_certificate_of_the_run_before(tmp_path):
     (tmp_path / CERTIFICATE_FILE).write_text("old")
     with ControllerServer(str(tmp_path), FakeRun()):

@@ -4,6 +4,7 @@ import hmac
 import ipaddress
 import logging
 import math
+import re
 import secrets
 import threading
 from collections.abc import Callable
@@ -36,6 +37,10 @@ _MAX_CALLS = 64
 _MAX_REQUEST_BYTES = 1 << 16
 _SAVE_SECONDS = 3600.0  # for a caller without a deadline
 _TOKEN_BYTES = 32
+
+_CERTIFICATE = re.compile(
+    rb"^-----BEGIN CERTIFICATE-----\s[^-]+^-----END CERTIFICATE-----", re.MULTILINE
+)
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +127,7 @@ class ControllerServer:
     Raises:
         FailedPreconditionError: grpcio is not installed.
         UnavailableError: The server cannot listen at the address.
+        InvalidArgumentError: The file of the certificate has none.
         OpError: The address cannot be written, or a file of TLS cannot be read.
     """
 
@@ -143,13 +149,14 @@ class ControllerServer:
                 ("grpc.max_metadata_size", _MAX_REQUEST_BYTES),
             ],
         )
-        certificate = b""
+        certificates, credentials = b"", None
+        if options.cert is not None and options.key is not None:
+            certificates, key = _read_certificates(options.cert), _read(options.key)
+            credentials = grpc.ssl_server_credentials([(key, certificates)])
         try:
-            if options.cert is None or options.key is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(options.bind)
             else:
-                certificate, key = _read(options.cert), _read(options.key)
-                credentials = grpc.ssl_server_credentials([(key, certificate)])
                 port = self._server.add_secure_port(options.bind, credentials)
         except RuntimeError as error:
             raise UnavailableError(
@@ -160,10 +167,7 @@ class ControllerServer:
         self.address = f"{host}:{port}"
         self._server.start()
         try:
-            write_files(
-                model_dir,
-                ControllerFiles(self.address, token, certificate.decode(errors="replace")),
-            )
+            write_files(model_dir, ControllerFiles(self.address, token, certificates.decode()))
         except BaseException:
             self._server.stop(None)
             raise
@@ -190,6 +194,21 @@ class ControllerServer:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def _read_certificates(path: str) -> bytes:
+    """Return the certificates of a file in PEM, which may have a secret key, too.
+
+    Raises:
+        InvalidArgumentError: There is none.
+    """
+    blocks: list[bytes] = _CERTIFICATE.findall(_read(path).replace(b"\r\n", b"\n"))
+    if not blocks:
+        raise InvalidArgumentError(
+            f"[ControllerServer] expected a certificate in PEM, got none in {path}; give the file "
+            "of the certificate first, and that of its key second"
+        )
+    return b"".join(block + b"\n" for block in blocks)
 
 
 def _token_check(grpc: Any, token: str) -> Any:
