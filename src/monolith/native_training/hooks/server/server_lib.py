@@ -34,8 +34,8 @@ class _BarrierControl:
         )
 
     def save(self, timeout_seconds: float) -> SavedCheckpoint:
-        """Save as the hook does, within the limit of the hook."""
-        self._saver_hook.trigger_save(self._run)
+        """Save as the hook does, within the limit of the hook, too."""
+        self._saver_hook.trigger_save(self._run, timeout_seconds=timeout_seconds)
         return SavedCheckpoint(self._model_dir, self.global_step())
 
     def global_step(self) -> int:
