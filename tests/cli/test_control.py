@@ -88,21 +88,21 @@ def stands(status, is_parked):
 def test_a_stop_waits_until_all_stand(control, fake, monkeypatch):
     statuses = iter([False, False, True])
     status = fake.status
-    monkeypatch.setattr(fake, "status", lambda: stands(status(), next(statuses)))
+    monkeypatch.setattr(fake, "status", lambda seconds: stands(status(), next(statuses)))
     assert control("stop").status == 0
     assert next(statuses, None) is None
 
 
 def test_a_stop_that_takes_too_long_names_the_workers(control, fake, monkeypatch):
     status = fake.status
-    monkeypatch.setattr(fake, "status", lambda: stands(status(), False))
+    monkeypatch.setattr(fake, "status", lambda seconds: stands(status(), False))
     ran = control("stop", "--wait", "0.2", "--json")
     assert (ran.status, json.loads(ran.out)["is_stopped"]) == (1, True)
     assert "expected all workers to stand within 0.2 seconds, got worker 0 in a step" in ran.err
 
 
 def test_a_stop_that_another_operator_takes_back_says_so_at_once(control, fake, monkeypatch):
-    monkeypatch.setattr(fake, "stop", lambda: None)  # and somebody resumes
+    monkeypatch.setattr(fake, "stop", lambda seconds: None)  # and somebody resumes
     start = time.monotonic()
     ran = control("stop", "--wait", "20", "--json")
     assert time.monotonic() - start < 10

@@ -12,7 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.control.controlled import BarrierAlreadyPlacedError, Controlled, Operated
+from monolith.control.controlled import (
+    CALL_SECONDS,
+    BarrierAlreadyPlacedError,
+    Controlled,
+    Operated,
+)
 from monolith.control.grpc_extra import load_grpc, load_messages
 from monolith.control.run_files import ControllerFiles, remove_files, write_files
 from monolith.errors import (
@@ -31,11 +36,14 @@ if TYPE_CHECKING:
 TOKEN_KEY = "authorization"
 TOKEN_PREFIX = "Bearer "
 
-_NUM_THREADS = 8
+_NUM_THREADS = 16
 _NUM_SAVES = 4  # that wait at once, so that other calls have threads
+_NUM_ASKS = 10  # other calls at once, so that threads are left to refuse more
 _MAX_CALLS = 64
 _MAX_REQUEST_BYTES = 1 << 16
 _SAVE_SECONDS = 3600.0  # for a caller without a deadline
+_MAX_CALL_SECONDS = 60.0
+_MAX_ANSWER_SECONDS = 0.5  # of a call's time that are left for its answer
 _TOKEN_BYTES = 32
 
 _CERTIFICATE = re.compile(
@@ -240,6 +248,7 @@ class _Handlers:
         self._grpc, self._run = grpc, controlled
         self._controller, self._operation = load_messages("controller"), load_messages("operation")
         self._saves = threading.BoundedSemaphore(_NUM_SAVES)
+        self._asks = threading.BoundedSemaphore(_NUM_ASKS)
 
     def all(self) -> list[Any]:
         c, o = self._controller, self._operation
@@ -279,6 +288,7 @@ class _Handlers:
 
         def answer(request: Any, context: Any) -> Any:
             try:
+                self._check_in_time(name, context)
                 return call(request, context)
             except Exception as error:
                 if not isinstance(error, MonolithError | ValueError):
@@ -287,6 +297,30 @@ class _Handlers:
             return context.abort(code, text)
 
         return answer
+
+    def _check_in_time(self, name: str, context: Any) -> None:
+        """Refuse a call whose caller waits no more: it has been told that the call failed."""
+        left = context.time_remaining()
+        if not context.is_active() or (left is not None and left <= 0):
+            raise DeadlineExceededError(
+                f"[ControllerServer] expected to begin {name} before the deadline of the call, got "
+                "a thread for it later; nothing is done"
+            )
+
+    def _ask(self, call: Callable[..., Any], context: Any, *arguments: Any) -> Any:
+        """Call a method of the run with the time that the call has left."""
+        if not self._asks.acquire(blocking=False):
+            raise UnavailableError(
+                f"[ControllerServer] expected at most {_NUM_ASKS} calls at once, got one more: "
+                "those before it wait for a server that does not answer; try again later"
+            )
+        try:
+            left = context.time_remaining()
+            left = CALL_SECONDS if left is None or not math.isfinite(left) else left
+            left = min(left, _MAX_CALL_SECONDS)
+            return call(*arguments, left - min(_MAX_ANSWER_SECONDS, left / 4))
+        finally:
+            self._asks.release()
 
     def _code_of(self, error: Exception) -> Any:
         codes = self._grpc.StatusCode
@@ -304,15 +338,15 @@ class _Handlers:
     # Controller
 
     def _stop(self, request: Any, context: Any) -> Any:
-        self._run.stop()
+        self._ask(self._run.stop, context)
         return self._controller.StopTrainingResponse()
 
     def _resume(self, request: Any, context: Any) -> Any:
-        self._run.resume()
+        self._ask(self._run.resume, context)
         return self._controller.ResumeTrainingResponse()
 
     def _block_status(self, request: Any, context: Any) -> Any:
-        status = self._run.block_status()
+        status = self._ask(self._run.block_status, context)
         return self._controller.GetBlockStatusResponse(
             blocked_indices=status.blocked, unblocked_indices=status.unblocked
         )
@@ -322,7 +356,8 @@ class _Handlers:
         return self._controller.SaveCheckpointResponse()
 
     def _training_status(self, request: Any, context: Any) -> Any:
-        return self._controller.GetTrainingStatusResponse(global_step=self._run.global_step())
+        step = self._ask(self._run.global_step, context)
+        return self._controller.GetTrainingStatusResponse(global_step=step)
 
     def _save_within(self, context: Any) -> Any:
         """Save within the deadline of the call."""
@@ -346,7 +381,7 @@ class _Handlers:
         return run  # type: ignore[no-any-return]
 
     def _status(self, request: Any, context: Any) -> Any:
-        status, messages = self._operated.status(), self._operation
+        status, messages = self._ask(self._operated.status, context), self._operation
         workers = [
             messages.Worker(
                 index=worker.index,
@@ -369,9 +404,10 @@ class _Handlers:
 
     def _rows(self, request: Any, context: Any) -> Any:
         messages, key = self._operation, request.key
-        rows = self._operated.rows(key - (1 << 64) if key >= 1 << 63 else key, request.table)
+        key = key - (1 << 64) if key >= 1 << 63 else key
+        rows = self._ask(self._operated.rows, context, key, request.table)
         return messages.RowsResponse(
-            step=self._run.global_step(),
+            step=self._ask(self._run.global_step, context),
             rows=[
                 messages.Row(
                     table=row.table,

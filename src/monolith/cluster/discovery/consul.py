@@ -268,7 +268,9 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         if not is_registered:
             return
         newest = _newest(self._agent.lookup(self._service), key)
-        if newest is None or newest.order <= entry.order:  # the agent was started again, and has lost its state
+        if (
+            newest is None or newest.order <= entry.order
+        ):  # the agent was started again, and has lost its state
             self._agent.register(self._service, entry, self._ttl_seconds)
             return
         with self._lock:
