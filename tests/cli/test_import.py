@@ -305,7 +305,7 @@ def test_a_folder_in_which_a_run_saves_is_refused(embedding, model):
 
 def interrupt(*arguments, **options):
     """Do as Ctrl-C does."""
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def test_ctrl_c_during_the_import_leaves_nothing(parquet, model, monkeypatch):
