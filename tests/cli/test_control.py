@@ -1,10 +1,18 @@
 """`monolith control` and `monolith inspect --job`, against a controller of this process."""
 
+import dataclasses
 import json
+import time
 
 import pytest
 
-from monolith.control import ADDRESS_FILE, TOKEN_FILE, ControllerServer, ControlOptions
+from monolith.control import (
+    ADDRESS_FILE,
+    TOKEN_FILE,
+    ControllerServer,
+    ControlOptions,
+    WorkerState,
+)
 from tests.cli.run import run
 from tests.control.runs import FakeRun
 
@@ -70,24 +78,37 @@ def test_stop_names_who_stands_and_who_is_silent(control, fake):
     )
 
 
+def stands(status, is_parked):
+    """The status of a stopped run whose worker 0 stands, or is in a step."""
+    state = WorkerState.PARKED if is_parked else WorkerState.RUNNING
+    workers = [dataclasses.replace(status.workers[0], state=state)]
+    return dataclasses.replace(status, is_stopped=True, workers=workers)
+
+
 def test_a_stop_waits_until_all_stand(control, fake, monkeypatch):
     statuses = iter([False, False, True])
     status = fake.status
-
-    def late():
-        fake.is_stopped = next(statuses)
-        return status()
-
-    monkeypatch.setattr(fake, "status", late)
+    monkeypatch.setattr(fake, "status", lambda seconds: stands(status(), next(statuses)))
     assert control("stop").status == 0
     assert next(statuses, None) is None
 
 
 def test_a_stop_that_takes_too_long_names_the_workers(control, fake, monkeypatch):
-    monkeypatch.setattr(fake, "stop", lambda: None)
+    status = fake.status
+    monkeypatch.setattr(fake, "status", lambda seconds: stands(status(), False))
     ran = control("stop", "--wait", "0.2", "--json")
-    assert (ran.status, json.loads(ran.out)["is_stopped"]) == (1, False)
+    assert (ran.status, json.loads(ran.out)["is_stopped"]) == (1, True)
     assert "expected all workers to stand within 0.2 seconds, got worker 0 in a step" in ran.err
+
+
+def test_a_stop_that_another_operator_takes_back_says_so_at_once(control, fake, monkeypatch):
+    monkeypatch.setattr(fake, "stop", lambda seconds: None)  # and somebody resumes
+    start = time.monotonic()
+    ran = control("stop", "--wait", "20", "--json")
+    assert time.monotonic() - start < 10
+    assert (ran.status, json.loads(ran.out)["is_stopped"]) == (1, False)
+    assert "got a resume by another operator; training goes on, at step 7" in ran.err
+    assert "stays stopped" not in ran.err.partition("got a resume")[2]
 
 
 def test_a_second_stop_says_what_to_do(control):

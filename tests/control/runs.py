@@ -28,15 +28,16 @@ class FakeRun:
     def __init__(self):
         self.is_stopped, self.error, self.limits, self.keys = False, None, [], []
 
-    def stop(self):
+    def stop(self, timeout_seconds=10.0):
+        self.stop_limit = timeout_seconds
         if self.is_stopped:
             raise BarrierAlreadyPlacedError(ALREADY_PLACED)
         self.is_stopped = True
 
-    def resume(self):
+    def resume(self, timeout_seconds=10.0):
         self.is_stopped = False
 
-    def block_status(self):
+    def block_status(self, timeout_seconds=10.0):
         return BlockStatus([0] if self.is_stopped else [], [1] if self.is_stopped else [0, 1])
 
     def save(self, timeout_seconds):
@@ -45,10 +46,10 @@ class FakeRun:
             raise self.error
         return SavedCheckpoint("saves/model.ckpt-7", 7)
 
-    def global_step(self):
+    def global_step(self, timeout_seconds=10.0):
         return 7
 
-    def status(self):
+    def status(self, timeout_seconds=10.0):
         state = WorkerState.PARKED if self.is_stopped else WorkerState.RUNNING
         workers = [
             WorkerStatus(0, state, 4, 12.5, 0.25),
@@ -56,7 +57,7 @@ class FakeRun:
         ]
         return RunStatus(7, self.is_stopped, workers, "saves/model.ckpt-5", 56, 2, "Clicks")
 
-    def rows(self, key, table):
+    def rows(self, key, table, timeout_seconds=10.0):
         self.keys.append(key)
         if table == "missing":
             raise NotFoundError("[control] expected a table of the run (user), got 'missing'")

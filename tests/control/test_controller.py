@@ -6,6 +6,7 @@ import socket
 import stat
 import sys
 import threading
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -20,6 +21,7 @@ from monolith.control import (
     ControllerStub,
     ControlOptions,
 )
+from monolith.control.controller_server import _Handlers
 from monolith.control.grpc_extra import load_messages
 from monolith.control.run_files import read_files
 from monolith.errors import (
@@ -128,6 +130,43 @@ def test_too_many_saves_at_once_are_refused(client, fake):
     go.set()
     for caller in callers:
         caller.join(60)
+
+
+def test_a_call_gets_the_time_that_its_caller_has_left(server, fake, tmp_path):
+    with ControllerClient(str(tmp_path), timeout_seconds=5.0) as client:
+        client.stop()
+    assert 3 < fake.stop_limit < 5  # the answer has time, too
+
+
+def test_too_many_calls_at_once_are_refused_and_saves_are_not(client, fake):
+    go, inside = threading.Event(), threading.Semaphore(0)
+
+    def rows(key, table, timeout_seconds):
+        inside.release()
+        go.wait(60)
+        return []
+
+    fake.rows = rows
+    callers = [threading.Thread(target=client.rows, args=(7,)) for _ in range(10)]
+    for caller in callers:
+        caller.start()
+        assert inside.acquire(timeout=60)
+    with pytest.raises(UnavailableError, match="at most 10 calls at once, got one more"):
+        client.stop()
+    assert client.save().step == 7
+    go.set()
+    for caller in callers:
+        caller.join(60)
+
+
+def test_a_call_whose_caller_is_gone_is_not_done(fake):
+    late = SimpleNamespace(
+        is_active=lambda: False, time_remaining=lambda: 0.0, abort=lambda *answer: answer
+    )
+    handlers = _Handlers(grpc, fake)
+    code, text = handlers._checked("StopTraining", handlers._stop)(None, late)
+    assert (code.name, fake.is_stopped) == ("DEADLINE_EXCEEDED", False)
+    assert text.endswith("nothing is done")
 
 
 def calls_with(address, *metadata):
@@ -260,6 +299,24 @@ def test_tls_is_used_by_itself(tmp_path, fake):
         assert fake.is_stopped
         assert calls_with(server.address)[0] == "UNAVAILABLE"  # without TLS
     assert list(folder.iterdir()) == []
+
+
+def test_a_secret_key_in_the_file_of_the_certificate_stays_there(tmp_path, fake):
+    write_certificate(tmp_path)
+    cert, key = (tmp_path / "cert.pem").read_text(), (tmp_path / "key.pem").read_text()
+    both, folder = tmp_path / "both.pem", tmp_path / "run"
+    both.write_text(f"Bag Attributes\n{key}{cert}")
+    options = ControlOptions(cert=str(both), key=str(both))
+    with ControllerServer(str(folder), fake, options), ControllerClient(str(folder)) as client:
+        assert (folder / CERTIFICATE_FILE).read_text() == cert
+        assert client.global_step() == 7
+
+
+def test_a_file_without_a_certificate_is_named(tmp_path):
+    _, key = write_certificate(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"a certificate in PEM, got none in .*key\.pem"):
+        ControllerServer(str(tmp_path / "run"), FakeRun(), ControlOptions(cert=key, key=key))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_without_tls_removes_the_certificate_of_the_run_before(tmp_path):

@@ -39,6 +39,7 @@ def variables(ports, ssh_port):
     return variables
 
 
+@pytest.mark.slow
 @pytest.mark.req("NT-MLP-T7")
 def test_a_worker_trains_what_data_workers_read(tmp_path):
     ssh = socket.create_server(("127.0.0.1", 0))

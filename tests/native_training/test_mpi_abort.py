@@ -20,6 +20,7 @@ PROGRAM = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.req("NT-MLP-T5")
 def test_an_uncaught_error_of_one_rank_ends_all():
     pytest.importorskip("mpi4py")

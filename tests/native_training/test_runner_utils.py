@@ -80,8 +80,11 @@ def test_consul_takes_the_name_of_the_job():
 
 
 @pytest.mark.req("TS-RUNU-T4")
-def test_zookeeper_is_asked_or_does_not_answer():
+def test_zookeeper_is_asked_or_does_not_answer(monkeypatch):
     timeouts = pytest.importorskip("kazoo.handlers.threading")
+    client = pytest.importorskip("kazoo.client").KazooClient
+    start = client.start
+    monkeypatch.setattr(client, "start", lambda own, timeout: start(own, timeout=0.5))
     conf = RunnerConfig(
         discovery_type=ServiceDiscoveryType.ZK,
         deep_insight_name="test_model",

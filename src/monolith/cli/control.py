@@ -80,7 +80,18 @@ def _stop(client: ControllerClient, model_dir: str, seconds: float, as_json: boo
     except BarrierAlreadyPlacedError:
         fail(f"training is stopped already; next: monolith control --model-dir {model_dir} resume")
     end = time.monotonic() + seconds
-    while running := (status := client.status()).named(WorkerState.RUNNING):
+    while True:
+        status = client.status()
+        running = status.named(WorkerState.RUNNING)
+        if not status.is_stopped:
+            if as_json:
+                emit_json(_facts(status))
+            fail(
+                "expected that training stays stopped until all workers stand, got a resume by "
+                f"another operator; training goes on, at step {status.step:,}"
+            )
+        if not running:
+            break
         if time.monotonic() >= end:
             if as_json:
                 emit_json(_facts(status))

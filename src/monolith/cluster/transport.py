@@ -136,6 +136,8 @@ class ShardClient:
         verb: str,
         arguments: Sequence[tuple[Any, ...] | None],
         tell: Callable[[int], None] | None = None,
+        *,
+        timeout_seconds: float | None = None,
     ) -> list[Any]:
         """One call per shard; a shard without arguments is not asked.
 
@@ -144,17 +146,21 @@ class ShardClient:
             arguments: Arguments for each shard, or None.
             tell: Gets the number of each shard as soon as the shard's answer is here; an error is
                 none. Any thread may call it.
+            timeout_seconds: Seconds to wait for an answer of the only try; a call that could not
+                be sent by then is never done. None tries as often as other calls.
 
         Returns:
             The answers of the shards that were asked, in order.
         """
-        return self.begin(verb, arguments, tell)()
+        return self.begin(verb, arguments, tell, timeout_seconds=timeout_seconds)()
 
     def begin(
         self,
         verb: str,
         arguments: Sequence[tuple[Any, ...] | None],
         tell: Callable[[int], None] | None = None,
+        *,
+        timeout_seconds: float | None = None,
     ) -> Callable[[], list[Any]]:
         """Send one call per shard; return the function that waits for the answers.
 
@@ -186,7 +192,7 @@ class ShardClient:
 
         def finish() -> list[Any]:
             try:
-                return self._answers(calls, pending)
+                return self._answers(calls, pending, timeout_seconds)
             finally:
                 self._forget(number)
 
@@ -212,13 +218,15 @@ class ShardClient:
         """Number of the client, by which hosts know it."""
         return self._client
 
-    def _answers(self, calls: dict[int, Call], pending: dict[int, Pending]) -> list[Any]:
+    def _answers(
+        self, calls: dict[int, Call], pending: dict[int, Pending], limit: float | None
+    ) -> list[Any]:
         """All answers, also where one is an error: no shard works on when this returns."""
         answers: list[Any] = []
         errors: list[BaseException] = []
         for shard, call in calls.items():
             try:
-                answers.append(self._answer(shard, call, pending[shard]))
+                answers.append(self._answer(shard, call, pending[shard], limit))
             except Exception as error:
                 errors.append(self._with_server(shard, error))
         if errors:
@@ -243,16 +251,20 @@ class ShardClient:
         except UnavailableError as error:
             return _Answer(None, error)
 
-    def _answer(self, shard: int, call: Call, pending: Pending) -> Any:
+    def _answer(self, shard: int, call: Call, pending: Pending, limit: float | None) -> Any:
         transport, start = self.transports[shard], time.time()
         num_tries = transport.num_tries if self._num_tries is None else self._num_tries
         seconds = self._timeout_seconds
         seconds = transport.timeout_seconds if seconds is None else seconds
+        if limit is not None:
+            num_tries, seconds = 1, round(limit, 3)
         for number in range(1, num_tries + 1):
             try:
                 return pending.result(seconds)
             except _LOST as error:
                 if number == num_tries:
+                    if limit is not None and isinstance(pending, concurrent.futures.Future):
+                        pending.cancel()
                     raise UnavailableError(
                         f"[{self._owner}.{call.verb}] expected an answer of "
                         f"{self.label_of(shard)} within {num_tries} tries of {seconds} seconds, "

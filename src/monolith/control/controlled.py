@@ -7,6 +7,9 @@ from typing import NamedTuple, Protocol
 
 from monolith.errors import FailedPreconditionError
 
+CALL_SECONDS = 10.0
+"""Default limit of a call, saves apart."""
+
 ALREADY_PLACED = "Barrier is placed already."
 
 
@@ -108,19 +111,22 @@ class RowValues(NamedTuple):
 
 
 class Controlled(Protocol):
-    """A run that a controller stops, resumes and saves. Thread-safe; only `save` waits."""
+    """A run that a controller stops, resumes and saves. Thread-safe.
 
-    def stop(self) -> None:
+    Each call has a limit on its wait; one whose limit was too short raises `OpError`.
+    """
+
+    def stop(self, timeout_seconds: float = CALL_SECONDS) -> None:
         """Let all workers stand at their next step boundary.
 
         Raises:
             BarrierAlreadyPlacedError: Training is stopped already.
         """
 
-    def resume(self) -> None:
+    def resume(self, timeout_seconds: float = CALL_SECONDS) -> None:
         """Let the workers go on; does nothing if training is not stopped."""
 
-    def block_status(self) -> BlockStatus:
+    def block_status(self, timeout_seconds: float = CALL_SECONDS) -> BlockStatus:
         """Return which workers stand."""
 
     def save(self, timeout_seconds: float) -> SavedCheckpoint:
@@ -130,22 +136,23 @@ class Controlled(Protocol):
             DeadlineExceededError: There was no step boundary in time.
         """
 
-    def global_step(self) -> int:
+    def global_step(self, timeout_seconds: float = CALL_SECONDS) -> int:
         """Return the number of steps of all workers."""
 
 
 class Operated(Controlled, Protocol):
     """A run that also tells an operator how it goes."""
 
-    def status(self) -> RunStatus:
+    def status(self, timeout_seconds: float = CALL_SECONDS) -> RunStatus:
         """Return the state of the run and of its workers."""
 
-    def rows(self, key: int, table: str) -> list[RowValues]:
+    def rows(self, key: int, table: str, timeout_seconds: float = CALL_SECONDS) -> list[RowValues]:
         """Return the rows of a key.
 
         Args:
             key: Key, as a signed number of 64 bits.
             table: Name of a table; empty for all tables.
+            timeout_seconds: Limit on the wait.
 
         Raises:
             NotFoundError: There is no such table.

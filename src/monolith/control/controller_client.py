@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from monolith.control.controlled import (
+    CALL_SECONDS,
     BarrierAlreadyPlacedError,
     BlockStatus,
     RowValues,
@@ -28,9 +29,6 @@ from monolith.errors import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-CALL_SECONDS = 10.0
-"""Default deadline of a call."""
 
 SAVE_SECONDS = 600.0
 """Default deadline of a save."""
@@ -247,7 +245,7 @@ class ControllerClient:
         if error.code() is codes.DEADLINE_EXCEEDED and not text.startswith("["):
             return DeadlineExceededError(
                 f"[control] expected an answer of the controller at {address} in time, got none "
-                f"({text})"
+                f"({text}); what was asked may still be done: look at the status"
             )
         kinds = {
             codes.ALREADY_EXISTS: BarrierAlreadyPlacedError,

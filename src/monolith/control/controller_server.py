@@ -4,6 +4,7 @@ import hmac
 import ipaddress
 import logging
 import math
+import re
 import secrets
 import threading
 from collections.abc import Callable
@@ -11,7 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.control.controlled import BarrierAlreadyPlacedError, Controlled, Operated
+from monolith.control.controlled import (
+    CALL_SECONDS,
+    BarrierAlreadyPlacedError,
+    Controlled,
+    Operated,
+)
 from monolith.control.grpc_extra import load_grpc, load_messages
 from monolith.control.run_files import ControllerFiles, remove_files, write_files
 from monolith.errors import (
@@ -30,12 +36,19 @@ if TYPE_CHECKING:
 TOKEN_KEY = "authorization"
 TOKEN_PREFIX = "Bearer "
 
-_NUM_THREADS = 8
+_NUM_THREADS = 16
 _NUM_SAVES = 4  # that wait at once, so that other calls have threads
+_NUM_ASKS = 10  # other calls at once, so that threads are left to refuse more
 _MAX_CALLS = 64
 _MAX_REQUEST_BYTES = 1 << 16
 _SAVE_SECONDS = 3600.0  # for a caller without a deadline
+_MAX_CALL_SECONDS = 60.0
+_MAX_ANSWER_SECONDS = 0.5  # of a call's time that are left for its answer
 _TOKEN_BYTES = 32
+
+_CERTIFICATE = re.compile(
+    rb"^-----BEGIN CERTIFICATE-----\s[^-]+^-----END CERTIFICATE-----", re.MULTILINE
+)
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +135,7 @@ class ControllerServer:
     Raises:
         FailedPreconditionError: grpcio is not installed.
         UnavailableError: The server cannot listen at the address.
+        InvalidArgumentError: The file of the certificate has none.
         OpError: The address cannot be written, or a file of TLS cannot be read.
     """
 
@@ -143,13 +157,14 @@ class ControllerServer:
                 ("grpc.max_metadata_size", _MAX_REQUEST_BYTES),
             ],
         )
-        certificate = b""
+        certificates, credentials = b"", None
+        if options.cert is not None and options.key is not None:
+            certificates, key = _read_certificates(options.cert), _read(options.key)
+            credentials = grpc.ssl_server_credentials([(key, certificates)])
         try:
-            if options.cert is None or options.key is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(options.bind)
             else:
-                certificate, key = _read(options.cert), _read(options.key)
-                credentials = grpc.ssl_server_credentials([(key, certificate)])
                 port = self._server.add_secure_port(options.bind, credentials)
         except RuntimeError as error:
             raise UnavailableError(
@@ -160,10 +175,7 @@ class ControllerServer:
         self.address = f"{host}:{port}"
         self._server.start()
         try:
-            write_files(
-                model_dir,
-                ControllerFiles(self.address, token, certificate.decode(errors="replace")),
-            )
+            write_files(model_dir, ControllerFiles(self.address, token, certificates.decode()))
         except BaseException:
             self._server.stop(None)
             raise
@@ -190,6 +202,21 @@ class ControllerServer:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def _read_certificates(path: str) -> bytes:
+    """Return the certificates of a file in PEM, which may have a secret key, too.
+
+    Raises:
+        InvalidArgumentError: There is none.
+    """
+    blocks: list[bytes] = _CERTIFICATE.findall(_read(path).replace(b"\r\n", b"\n"))
+    if not blocks:
+        raise InvalidArgumentError(
+            f"[ControllerServer] expected a certificate in PEM, got none in {path}; give the file "
+            "of the certificate first, and that of its key second"
+        )
+    return b"".join(block + b"\n" for block in blocks)
 
 
 def _token_check(grpc: Any, token: str) -> Any:
@@ -221,6 +248,7 @@ class _Handlers:
         self._grpc, self._run = grpc, controlled
         self._controller, self._operation = load_messages("controller"), load_messages("operation")
         self._saves = threading.BoundedSemaphore(_NUM_SAVES)
+        self._asks = threading.BoundedSemaphore(_NUM_ASKS)
 
     def all(self) -> list[Any]:
         c, o = self._controller, self._operation
@@ -260,6 +288,7 @@ class _Handlers:
 
         def answer(request: Any, context: Any) -> Any:
             try:
+                self._check_in_time(name, context)
                 return call(request, context)
             except Exception as error:
                 if not isinstance(error, MonolithError | ValueError):
@@ -268,6 +297,30 @@ class _Handlers:
             return context.abort(code, text)
 
         return answer
+
+    def _check_in_time(self, name: str, context: Any) -> None:
+        """Refuse a call whose caller waits no more: it has been told that the call failed."""
+        left = context.time_remaining()
+        if not context.is_active() or (left is not None and left <= 0):
+            raise DeadlineExceededError(
+                f"[ControllerServer] expected to begin {name} before the deadline of the call, got "
+                "a thread for it later; nothing is done"
+            )
+
+    def _ask(self, call: Callable[..., Any], context: Any, *arguments: Any) -> Any:
+        """Call a method of the run with the time that the call has left."""
+        if not self._asks.acquire(blocking=False):
+            raise UnavailableError(
+                f"[ControllerServer] expected at most {_NUM_ASKS} calls at once, got one more: "
+                "those before it wait for a server that does not answer; try again later"
+            )
+        try:
+            left = context.time_remaining()
+            left = CALL_SECONDS if left is None or not math.isfinite(left) else left
+            left = min(left, _MAX_CALL_SECONDS)
+            return call(*arguments, left - min(_MAX_ANSWER_SECONDS, left / 4))
+        finally:
+            self._asks.release()
 
     def _code_of(self, error: Exception) -> Any:
         codes = self._grpc.StatusCode
@@ -285,15 +338,15 @@ class _Handlers:
     # Controller
 
     def _stop(self, request: Any, context: Any) -> Any:
-        self._run.stop()
+        self._ask(self._run.stop, context)
         return self._controller.StopTrainingResponse()
 
     def _resume(self, request: Any, context: Any) -> Any:
-        self._run.resume()
+        self._ask(self._run.resume, context)
         return self._controller.ResumeTrainingResponse()
 
     def _block_status(self, request: Any, context: Any) -> Any:
-        status = self._run.block_status()
+        status = self._ask(self._run.block_status, context)
         return self._controller.GetBlockStatusResponse(
             blocked_indices=status.blocked, unblocked_indices=status.unblocked
         )
@@ -303,7 +356,8 @@ class _Handlers:
         return self._controller.SaveCheckpointResponse()
 
     def _training_status(self, request: Any, context: Any) -> Any:
-        return self._controller.GetTrainingStatusResponse(global_step=self._run.global_step())
+        step = self._ask(self._run.global_step, context)
+        return self._controller.GetTrainingStatusResponse(global_step=step)
 
     def _save_within(self, context: Any) -> Any:
         """Save within the deadline of the call."""
@@ -327,7 +381,7 @@ class _Handlers:
         return run  # type: ignore[no-any-return]
 
     def _status(self, request: Any, context: Any) -> Any:
-        status, messages = self._operated.status(), self._operation
+        status, messages = self._ask(self._operated.status, context), self._operation
         workers = [
             messages.Worker(
                 index=worker.index,
@@ -350,9 +404,10 @@ class _Handlers:
 
     def _rows(self, request: Any, context: Any) -> Any:
         messages, key = self._operation, request.key
-        rows = self._operated.rows(key - (1 << 64) if key >= 1 << 63 else key, request.table)
+        key = key - (1 << 64) if key >= 1 << 63 else key
+        rows = self._ask(self._operated.rows, context, key, request.table)
         return messages.RowsResponse(
-            step=self._run.global_step(),
+            step=self._ask(self._run.global_step, context),
             rows=[
                 messages.Row(
                     table=row.table,

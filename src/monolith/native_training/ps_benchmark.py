@@ -6,6 +6,7 @@ Each worker measures all servers at the same time as the others; worker 0 select
 import hashlib
 import json
 import logging
+import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -252,7 +253,13 @@ class _DummyCheckpointSaverHook(NoFirstSaveCheckpointSaverHook):
     def end(self, run: Run) -> None:
         """Do nothing."""
 
-    def trigger_save(self, run: Run, ignore_save_errors: bool = False) -> None:
+    def trigger_save(
+        self,
+        run: Run,
+        ignore_save_errors: bool = False,
+        *,
+        timeout_seconds: float = math.inf,
+    ) -> None:
         """Do nothing."""
 
     def _save(self, run: Run, step: int, *, ignore_save_errors: bool = False) -> bool:

@@ -561,6 +561,8 @@ class TrainLoop(Hook):
         """Return `number` batches, fewer at the end of the source; an error keeps them unread."""
         while len(self.unread) < number and not self.has_data_ended:
             self._random = torch_states()
+            if isinstance(self.batches, ServedBatches):
+                self.batches.on_wait = self.reader.on_wait
             try:
                 batch = next(self.batches)
             except StopIteration:

@@ -30,13 +30,14 @@ def names_of(path):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_a_process_writes_a_trace_of_its_work(tmp_path):
     program = (
-        "import torch\n"
+        "import time, torch\n"
         "from monolith.cluster.data_service.profiler_endpoint import ProfilerEndpoint\n"
         "with ProfilerEndpoint() as endpoint:\n"
         "    print(endpoint.address, flush=True)\n"
-        "    while True: torch.ones(64, 64) @ torch.ones(64, 64)\n"
+        "    while True: torch.ones(64, 64) @ torch.ones(64, 64), time.sleep(0.001)\n"
     )
     with (
         subprocess.Popen(

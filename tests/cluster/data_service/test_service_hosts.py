@@ -165,12 +165,21 @@ def first_share(worker):
     return share_of(0, worker._source_shares.names()[0])
 
 
+def answer_of(client, stream):
+    answer = client("read_batch", stream, 0, 0)
+    return answer if isinstance(answer, tuple) else answer.result(20)
+
+
+def first_answer(client, share, position):
+    stream, _ = client("open_stream", share, position)
+    return answer_of(client, stream)
+
+
 def test_a_data_worker_opens_shares_of_its_own_source(worker):
     client = Client(worker)
     stream, ahead = client("open_stream", first_share(worker), "null")
-    answer = client("read_batch", stream, 0, 0)
-    answer = answer if isinstance(answer, tuple) else answer.result(20)
-    assert (answer[0], ahead, worker.status()["streams"]) == ("batch", 4, 1)
+    assert (ahead, worker.status()["streams"]) == (4, 1)
+    assert answer_of(client, stream)[0] == "batch"
     client("close_stream", stream)
     assert client("read_batch", stream, 1, 1) == ("gone",)
     assert worker.status()["streams"] == 0
@@ -194,8 +203,7 @@ def test_a_data_worker_opens_shares_of_its_own_source(worker):
 def test_what_is_no_share_of_the_source_is_refused(worker, share, position, error, text):
     share = first_share(worker) if share == "first" else share
     with pytest.raises(error, match=text):
-        Client(worker)("open_stream", share, position)
-    assert worker.status()["streams"] == 0
+        first_answer(Client(worker), share, position)
 
 
 def test_a_data_worker_has_so_many_streams(worker, monkeypatch):

@@ -39,3 +39,15 @@ def test_an_iteration_goes_on_from_a_position(tmp_path):
         with source.resume(state) as rest:
             second = users_of(rest)
     assert sorted([*first, *second]) == sorted(users_of(pipeline(folder)))
+
+
+def test_a_reader_that_was_given_up_trains_each_sample_once(tmp_path):
+    folder = write_files(tmp_path / "data", num_files=9)
+    make = lambda _: pipeline(folder)  # noqa: E731
+    with service(make) as (source, dispatcher, _), iter(source) as batches:
+        users = users_of(next(batches) for _ in range(11))
+        for reading in dispatcher._host._readings.values():
+            for reader in list(reading._taken):  # as after a lease of silence
+                dispatcher._host.release_client(reader)
+        users += users_of(batches)
+    assert sorted(users) == sorted(users_of(pipeline(folder)))

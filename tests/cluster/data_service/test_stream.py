@@ -37,7 +37,7 @@ class Source:
 
 
 def stream_of(source, ahead=2):
-    return Stream(CountedBatches(source, 0, 1, None), ahead)
+    return Stream(lambda: CountedBatches(source, 0, 1, None), ahead)
 
 
 def answer(stream, number, taken=None):
@@ -114,3 +114,32 @@ def test_a_stream_that_is_closed_ends_its_thread():
     stream.join()
     assert future.result(0) == ("wait",)
     assert not stream._thread.is_alive()
+
+
+def test_a_read_after_the_end_of_a_stream_is_answered():
+    stream = stream_of(Source(100))
+    stream.close()
+    assert stream.read(50, 0) == ("wait",)
+
+
+def test_a_stream_opens_its_share_on_its_thread():
+    opens = threading.Event()
+
+    def open_slowly():
+        assert opens.wait(20)
+        return CountedBatches(Source(1), 0, 1, None)
+
+    stream = Stream(open_slowly, 2)
+    future = stream.read(0, 0)
+    stream.tick(float("inf"))
+    assert future.result(0) == ("wait",)
+    opens.set()
+    assert answer(stream, 0)[0] == "batch"
+
+
+def test_an_error_of_the_opening_is_the_first_answer():
+    def fail():
+        raise DataLossError("file 7 is gone")
+
+    with pytest.raises(DataLossError, match="file 7 is gone"):
+        answer(Stream(fail, 2), 0)

@@ -77,6 +77,21 @@ def test_a_failed_query_is_named_and_tried_again(error):
     assert found(book, 0) == "a:1"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_of_another_class_does_not_end_the_book():
+    discovery = Counted(RuntimeError("a bug"))
+    book = AddressBook(discovery, "ps")
+
+    def is_named():
+        with pytest.raises(NotFoundError) as raised:
+            book.address(0)
+        return "no answer of the discovery: a bug" in str(raised.value)
+
+    until(is_named)
+    discovery.answer = {0: "a:1"}
+    assert found(book, 0) == "a:1"
+
+
 def test_nobody_asks_the_discovery_when_nobody_asks_the_book(monkeypatch):
     monkeypatch.setattr(address_book, "_IDLE_SECONDS", 0.05)
     monkeypatch.setattr(address_book, "_WAIT_SECONDS", 0.05)

@@ -200,6 +200,56 @@ def test_a_wait_for_a_place_outlives_its_own_session(server, open_one):
     assert [*second._sessions] == [("ps", 0)]
 
 
+def test_a_session_that_ends_before_it_takes_the_place_is_made_anew(server, open_one, monkeypatch):
+    discovery, takes = open_one(), []
+
+    def take_late(key, session):
+        takes.append(session)
+        if len(takes) == 1:  # this process stood still
+            with server._changed:
+                server._end_session(session)
+        return ConsulServiceDiscovery._take(discovery, key, session)
+
+    monkeypatch.setattr(discovery, "_take", take_late)
+    discovery.hold("ps", 0)
+    assert [*server._sessions] == [*discovery._sessions.values()] == [takes[1]]
+
+
+def test_a_session_that_was_just_made_ends_with_the_discovery(server, open_one, monkeypatch):
+    discovery, is_making, go = open_one(), threading.Event(), threading.Event()
+    discovery.hold("ps", 0)
+    create = discovery._agent.create_session
+
+    def create_slowly(*arguments):
+        session = create(*arguments)
+        is_making.set()
+        assert go.wait(20)
+        return session
+
+    monkeypatch.setattr(discovery._agent, "create_session", create_slowly)
+    with server._changed:
+        for number in [*server._sessions]:
+            server._end_session(number)
+    assert is_making.wait(20)
+    closing = threading.Thread(target=discovery.close)
+    closing.start()
+    until(discovery._is_over.is_set)
+    threading.Event().wait(0.05)
+    go.set()
+    closing.join(20)
+    assert server._sessions == {}
+
+
+def test_an_address_that_was_replaced_does_not_come_back(server, open_one, caplog):
+    older, newer = open_one(), open_one()
+    older.register("ps", 0, ADDRESS)
+    newer.register("ps", 0, "127.0.0.1:7001")
+    until(lambda: "registered by this process, but at 127.0.0.1:7001" in caplog.text)
+    threading.Event().wait(0.8)
+    assert newer.query("ps") == {0: "127.0.0.1:7001"}
+    assert len(server._services) == 1
+
+
 def add_older(server, number):
     """An instance of ps 0 at another agent."""
     server.add_of_other_agent(
@@ -226,6 +276,9 @@ def test_the_newer_of_two_registrations_counts(server, open_one, caplog):
     discovery.register("ps", 0, ADDRESS)
     assert discovery.query("ps") == {0: ADDRESS}
     assert "an older registration of ps 0 stays" in caplog.text
+    with server._changed:  # the agent is started again
+        server._deregister("job:ps:0:127.0.0.1:7000", {}, None)
+    until(lambda: discovery.query("ps") == {0: ADDRESS})
 
 
 def test_an_agent_that_refuses_short_sessions_is_told(open_one):

@@ -70,6 +70,14 @@ def test_ranks_number_the_workers_of_an_mpi_job():
 
 
 @pytest.mark.req("NT-MLP-T1")
+@pytest.mark.parametrize(("index", "address"), [(0, "10.0.0.8:7000"), (1, "10.0.0.9:7001")])
+def test_servers_of_an_mpi_job_have_machines_of_their_own(index, address):
+    servers = {name: PLAIN[name] for name in ("MLP_PS_NUM", "MLP_PS_0_PORT", "MLP_PS_1_PORT")}
+    hosts = {"MLP_PS_0_PRIMARY_HOST": "10.0.0.8", "MLP_PS_1_PRIMARY_HOST": "10.0.0.9"}
+    assert MLPEnv({**MPI, **servers, **hosts}).get_addr("ps", index) == address
+
+
+@pytest.mark.req("NT-MLP-T1")
 @pytest.mark.parametrize(
     ("roles", "device"),
     [

@@ -1,12 +1,17 @@
 """Parks of a job: what server 0 says of them and of its workers, and what workers make of it."""
 
+import contextlib
+import time
+
 import pytest
 
 from monolith.cluster.job.job_park import JobPark
 from monolith.cluster.job.job_state import JobState
 from monolith.cluster.job.job_workers import SILENT_SECONDS
-from monolith.errors import AbortedError
+from monolith.cluster.zmq.server_loop import ServerLoop
+from monolith.errors import AbortedError, UnavailableError
 from tests.cluster.job.job_clock import Clock
+from tests.cluster.job.running_job import RunningJob
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ class Server:
     def __init__(self):
         self.state = JobState(1)
 
-    def __call__(self, verb, known=0):
+    def __call__(self, verb, known=0, *, timeout_seconds=None):
         call = {"park_job": self.state.park.place, "unpark_job": self.state.park.remove}[verb]
         return call(known)
 
@@ -155,3 +160,18 @@ def test_a_resume_reaches_a_server_that_came_back_without_the_park():
     server.state = JobState(1)
     park.remove()
     assert server.state.join(0, 0, [1], {}, {})["park"] == park.number == 2
+
+
+def test_a_stop_that_server_0_did_not_hear_in_time_is_never_done():
+    with contextlib.closing(RunningJob(1, 1)) as job:
+        client = job.client()
+        address = job.loops[0].address
+        job.loops[0].close()
+        start = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"within 1 tries of 0\.3 seconds"):
+            client.park.place(0.3)
+        assert time.monotonic() - start < 5
+        with ServerLoop(job.hosts[0], address):
+            assert client.park.workers(20)[0].state == "running"
+            assert (client.park.is_placed, job.state.park.number) == (False, 0)
+            client.close()

@@ -119,6 +119,22 @@ def test_a_file_asks_for_a_save(tmp_path, text):
     assert len(runs) == 1
 
 
+def test_a_request_that_comes_while_one_is_answered_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "monolith_action").write_text("action: TRIGGER_SAVE")
+    hook, asked = controller(trigger_save=lambda run: None), []
+
+    def request_save():
+        asked.append("save")
+        if len(asked) == 1:
+            (tmp_path / "monolith_action").write_text("action: TRIGGER_SAVE")
+
+    monkeypatch.setattr(hook, "request_save", request_save)
+    query = QueryActionHook(tmp_path, hook)
+    for _ in range(3):
+        query.query()
+    assert asked == ["save", "save"]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -20,12 +20,12 @@ def job(monkeypatch, tmp_path):
     monkeypatch.setenv("PRIMUS_AM_RPC_PORT", "am")
     monkeypatch.setattr(yarn_runtime, "_CHANNEL_MAP", {})
 
-    def run(*errors, master=None, **config):
-        tries = Tries(monkeypatch, tmp_path, *errors, **config)
+    def run(*errors, master=None, ended="end of data", **config):
+        tries = Tries(monkeypatch, tmp_path, *errors, ended=ended, **config)
         tries.discovery.register("worker", 0, "c:1")
         expected = pytest.raises(type(errors[0])) if errors else nullcontext()
         with serving(master or FakeMaster(), "am") as served, expected:
-            assert tries.run() == "report"
+            assert tries.run() is tries.report
         return served.requests
 
     yield run
@@ -33,8 +33,15 @@ def job(monkeypatch, tmp_path):
         channel.close()
 
 
-def test_the_chief_reports_success(job):
-    assert [name for name, _, _ in job()] == ["succeed"]
+@pytest.mark.parametrize("ended", ["end of data", "steps", "early stop", "stopped"])
+def test_the_chief_reports_success(job, ended):
+    assert [name for name, _, _ in job(ended=ended)] == ["succeed"]
+
+
+@pytest.mark.parametrize("ended", ["terminated", "interrupted"])
+def test_the_chief_of_a_job_that_a_signal_ended_reports_nothing(job, ended, caplog):
+    assert job(ended=ended) == []
+    assert f"the application master hears of no success: the job was {ended}" in caplog.text
 
 
 @pytest.mark.parametrize(

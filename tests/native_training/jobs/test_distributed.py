@@ -22,6 +22,9 @@ from monolith.native_training.cpu_training import (
 from monolith.native_training.jobs import distributed
 from monolith.native_training.jobs.distributed import ProcessOptions, check_process, settings_of
 from monolith.native_training.tasks.native_task import NativeTask
+from monolith.train.figures import Figures
+from monolith.train.roles.worker import JobReport
+from monolith.train.run_metrics import FitResult
 
 CONFIG = DistributedCpuTrainingConfig(num_ps=1, model_dir="m")
 
@@ -83,8 +86,9 @@ def test_saves_without_tables_have_the_pace_of_the_task_or_else_of_the_config(
 class Tries:
     """A worker whose tries fail by errors, one after another, and then succeed."""
 
-    def __init__(self, monkeypatch, tmp_path, *errors, addresses=(), **config):
+    def __init__(self, monkeypatch, tmp_path, *errors, addresses=(), ended="end of data", **config):
         self._errors, self._addresses = list(errors), list(addresses)
+        self.report = JobReport(FitResult(ended, 3, 12, 0.5, Figures(3, 12, 0.5)), {})
         self.discovery = HostServiceDiscovery(tmp_path / "discovery")
         self._move()
         self.config = dataclasses.replace(CONFIG, model_dir=str(tmp_path), **config)
@@ -95,7 +99,7 @@ class Tries:
         self.num_tries += 1
         if self._errors:
             raise self._errors.pop(0)
-        return "report"
+        return self.report
 
     def _move(self):
         address = self._addresses.pop(0) if self._addresses else "a:1"
@@ -118,7 +122,7 @@ def test_a_cluster_that_stays_is_tried_without_a_limit(monkeypatch, tmp_path, ca
     caplog.set_level("INFO")
     errors = [DeadlineExceededError("late"), NodeAliveCheckerError("a:1 is unreachable")] * 5
     tries = Tries(monkeypatch, tmp_path, *errors)
-    assert tries.run() == "report"
+    assert tries.run() is tries.report
     assert (tries.num_tries, tries.sleeps, tries.num_ends) == (11, [30] * 10, 1)
     assert "Finished worker 0." in caplog.text
 
@@ -160,7 +164,7 @@ def test_another_error_ends_the_worker(monkeypatch, tmp_path):
 def test_only_the_chief_ends_the_servers(monkeypatch, tmp_path):
     tries = Tries(monkeypatch, tmp_path, index=1, num_workers=2)
     tries.discovery.register("worker", 0, "c:1")
-    assert tries.run() == "report"
+    assert tries.run() is tries.report
     assert tries.num_ends == 0
 
 

@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from monolith.cluster.data_service.service_host import ServiceHost
@@ -104,7 +105,10 @@ class DataWorkerHost(ServiceHost):
         return {"kind": KIND, "ahead": self._ahead}
 
     def _do_open_stream(self, client: int, share: str, position: str) -> tuple[int, int]:
-        """Return the number of a new stream, and how far it reads ahead."""
+        """Return the number of a new stream, and how far it reads ahead.
+
+        The stream opens its share, which may take long; an error of that is its first answer.
+        """
         epoch, name, place = _checked(share, position)
         with self._streams_lock:
             if len(self._streams) >= MAX_STREAMS:
@@ -112,10 +116,9 @@ class DataWorkerHost(ServiceHost):
                     f"[DataWorkerHost.open_stream] expected at most {MAX_STREAMS} shares at once, "
                     "got one more; start more data workers"
                 )
-        batches = self._source_shares.open(name, epoch, place)
-        with self._streams_lock:
             number = next(self._numbers)
-            self._streams[number] = client, Stream(iter(batches), self._ahead)
+            opened = partial(self._source_shares.open, name, epoch, place)
+            self._streams[number] = client, Stream(opened, self._ahead)
             return number, self._ahead
 
     def _do_read_batch(self, client: int, stream: int, number: int, taken: int) -> Any:

@@ -1,5 +1,6 @@
 """`OpenShare`: a share that a trainer reads from a data worker, and goes on with at another one."""
 
+import contextlib
 import json
 import logging
 import time
@@ -51,6 +52,7 @@ class OpenShare:
         has_given: Whether a batch was given out.
         has_ended: Whether the share has no more batches.
         num_moves: Number of changes to another data worker.
+        heard: When a data worker has last said that it reads the share, in monotonic seconds.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class OpenShare:
     ) -> None:
         self.share, self.position = share, position
         self.has_given = self.has_ended = False
-        self.num_moves = 0
+        self.num_moves, self.heard = 0, 0.0
         self._clients, self._tell = clients, tell
         self._caller: ServiceCaller | None = None
         self._opening: Future[Any] | None = None
@@ -74,11 +76,6 @@ class OpenShare:
     def address(self) -> str | None:
         """Address of the data worker that reads; None without one."""
         return None if self._caller is None else self._caller.address
-
-    @property
-    def is_served(self) -> bool:
-        """Whether a data worker is connected that reads the share."""
-        return self._caller is not None and self._caller.away_seconds == 0.0
 
     def where(self) -> str:
         """Return the share and who reads it, for messages."""
@@ -127,7 +124,9 @@ class OpenShare:
         options = self._clients.options
         if caller.away_seconds > options.away_seconds:
             return True
-        is_waiting = self._opening is not None or bool(self._asked)
+        # An answer that is there may be old: this trainer was busy, or was stopped.
+        first = self._opening or (self._asked[0] if self._asked else None)
+        is_waiting = first is not None and not first.done()
         return is_waiting and time.monotonic() - self._since > options.silent_seconds
 
     def _leave(self, caller: ServiceCaller) -> None:
@@ -137,15 +136,26 @@ class OpenShare:
             caller.state_text(),
         )
         self.num_moves += 1
-        self._forget()
-        self._clients.avoid(caller)
+        self._close_stream()
+        self._forget(is_lost=True)
 
-    def _forget(self) -> None:
-        for future in (*self._asked, *filter(None, [self._opening])):
+    def _forget(self, *, is_lost: bool = False) -> None:
+        for future in self._asked:
             future.cancel()
         self._asked.clear()
-        self._caller = self._opening = None
-        self._window = 0
+        caller, self._caller, self._opening, self._window = self._caller, None, None, 0
+        if caller is not None:
+            self._clients.leave(caller, is_lost=is_lost)
+
+    def _close_stream(self) -> None:
+        """Let the data worker close its stream, also one that it has not opened yet."""
+        caller = self._caller
+        if caller is None or caller.away_seconds > 0.0:
+            return
+        if self._window:
+            caller.start("close_stream", self._stream)
+        elif self._opening is not None:
+            self._opening.add_done_callback(lambda opening: _close_opened(caller, opening))
 
     def _result(self, future: "Future[Any]") -> Any:
         """Return an answer; None if the data worker is lost, and the share goes on elsewhere."""
@@ -173,13 +183,14 @@ class OpenShare:
         if answer is None:
             return None
         kind, *fields = answer
-        if kind == "wait":  # alive, without a batch: an idle stream, or a slow one
-            future = self._start("read_batch", self._stream, self._taken, self._taken)
-            self._asked.appendleft(future)
-            return None
         if kind == "gone":  # the data worker has started again, or has given this trainer up
             self.num_moves += 1
             self._forget()
+            return None
+        self.heard = time.monotonic()
+        if kind == "wait":  # alive, without a batch: an idle stream, or a slow one
+            future = self._start("read_batch", self._stream, self._taken, self._taken)
+            self._asked.appendleft(future)
             return None
         if kind == "end":
             self._end()
@@ -202,6 +213,10 @@ class OpenShare:
 
     def close(self) -> None:
         """Let the data worker close its stream. Closing twice is fine."""
-        if self._caller is not None and self._window and self._caller.away_seconds == 0.0:
-            self._caller.start("close_stream", self._stream)
+        self._close_stream()
         self._forget()
+
+
+def _close_opened(caller: ServiceCaller, opening: "Future[Any]") -> None:
+    with contextlib.suppress(Exception):  # it was not opened, or the connection is closed
+        caller.start("close_stream", opening.result()[0])

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.data_service.open_share import OpenShare, ServedBatch
@@ -59,6 +59,8 @@ class ServedBatches(Iterator[Batch]):
         clients: Connections of the trainer, which `close` closes.
         queue: Gives the shares.
 
+    Attributes:
+        on_wait: Called again and again while the iteration waits; the run may stand in it.
     """
 
     knows_positions = True  # `state_dict` says where the queue is, or the job does
@@ -71,6 +73,7 @@ class ServedBatches(Iterator[Batch]):
         self._next_take = 0.0
         self._num_closed_moves = 0
         self._heard = self._worded = time.monotonic()
+        self.on_wait: Callable[[], None] | None = None
 
     @property
     def num_moves(self) -> int:
@@ -89,6 +92,7 @@ class ServedBatches(Iterator[Batch]):
             if self._has_ended and not self._open:
                 break
             self._changed.wait(_TICK_SECONDS)
+            self._call_on_wait()
             self._check_wait()
         raise StopIteration
 
@@ -119,7 +123,8 @@ class ServedBatches(Iterator[Batch]):
             share.work(loads)
             served = share.read()
             if served is not None:
-                share.work(loads)  # ask for the next one, while this one is trained
+                if not share.has_ended:
+                    share.work(loads)  # ask for the next one, while this one is trained
                 self._queue.note_batch(served)
             if share.has_ended:
                 self._queue.note_end(share.share, has_given=share.has_given)
@@ -136,11 +141,17 @@ class ServedBatches(Iterator[Batch]):
         self._num_closed_moves += share.num_moves
         share.close()
 
+    def _call_on_wait(self) -> None:
+        if self.on_wait is not None:
+            begin = time.monotonic()
+            self.on_wait()
+            self._heard += time.monotonic() - begin  # training may have been stopped for long
+
     def _check_wait(self) -> None:
         """Say what is waited for, and give up if no data worker answers."""
         now, limit = time.monotonic(), self._clients.options.timeout_seconds
-        if not self._open or any(share.is_served for share in self._open):
-            self._heard = now
+        heard = [share.heard for share in self._open] or [now]
+        self._heard = max(self._heard, *heard)
         if now - self._heard > limit:
             raise UnavailableError(self._clients.no_worker_text())
         if now - self._worded > _WORD_SECONDS:

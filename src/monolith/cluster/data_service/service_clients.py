@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ class ServiceClients:
         self.options = options
         self._loop = ClientLoop()
         self._callers: dict[str, ServiceCaller] = {}
+        self._uses: Counter[str] = Counter()  # address -> shares that are open there
         self._avoided: dict[str, float] = {}  # address -> until when
         self._addresses: list[str] = []
         self._listing: Future[Any] | None = None
@@ -152,6 +154,8 @@ class ServiceClients:
     def worker(self, loads: dict[str, int]) -> ServiceCaller | None:
         """Return the data worker with the fewest streams of this trainer; None without any.
 
+        The caller says `leave` when it reads there no more.
+
         Args:
             loads: Address -> number of streams.
         """
@@ -163,14 +167,22 @@ class ServiceClients:
             self._callers[address] = ServiceCaller(
                 self._loop, address, "data worker", self.options.keys
             )
+        self._uses[address] += 1
         return self._callers[address]
 
-    def avoid(self, caller: ServiceCaller) -> None:
-        """Use a data worker that does not answer no more, until it is back for a while."""
-        self._avoided[caller.address] = time.monotonic() + _AVOID_SECONDS
-        if self._callers.get(caller.address) is caller:
-            del self._callers[caller.address]
-        caller.close()
+    def leave(self, caller: ServiceCaller, *, is_lost: bool = False) -> None:
+        """Note that a share is not read at a data worker any more.
+
+        One that does not answer is avoided for a while. Its connection is closed with its last
+        share: others may have answers.
+        """
+        address = caller.address
+        self._uses[address] -= 1
+        if is_lost:
+            self._avoided[address] = time.monotonic() + _AVOID_SECONDS
+            if not self._uses[address]:
+                self._callers.pop(address, None)
+                caller.close()
 
     def close(self) -> None:
         """Close all connections. Closing twice is fine."""

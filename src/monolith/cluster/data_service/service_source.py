@@ -39,7 +39,7 @@ class ReadingQueue(ShareQueue):
     ) -> None:
         names, self._num_epochs = shares
         self._clients, self._is_shared = clients, name is not None
-        self._name = name or f"reading {secrets.token_hex(16)}"
+        self._name = name or _new_name()
         self._names = {share: number for number, share in enumerate(names)}
         self._digest = digest_of(list(names))
         self._whole = share_of(0, str(WholeShare())) if is_whole(names) else None
@@ -108,6 +108,8 @@ class ReadingQueue(ShareQueue):
         self._clients.shares()  # waits until data workers have joined again
         positions = {s: p for s, p in self._positions.items() if s not in self._own}
         own = {s: self._positions[s] for s in self._own}
+        # The old reading has what was open here at its begin, and would hand it out again.
+        self._name = _new_name()
         self._begin({"names": self._digest, "next": self._next, "open": positions})
         self._own = set(own)
 
@@ -181,6 +183,10 @@ class ServiceSource(Iterable[Batch]):
         except BaseException:
             clients.close()
             raise
+
+
+def _new_name() -> str:
+    return f"reading {secrets.token_hex(16)}"
 
 
 def is_whole(names: Sequence[str]) -> bool:

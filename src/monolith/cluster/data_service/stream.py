@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,15 +24,16 @@ class Stream:
     last. Any thread may call.
 
     Args:
-        batches: Iterator of the share, with `state_dict` and `close`.
+        open_share: Opens the share; returns its batches, whose iterator has `state_dict`, and
+            `close` if need be.
         ahead: Number of batches.
 
     Attributes:
         num_batches: Number of batches that were read.
     """
 
-    def __init__(self, batches: Iterator[Batch], ahead: int) -> None:
-        self._batches, self._ahead = batches, ahead
+    def __init__(self, open_share: Callable[[], Iterable[Batch]], ahead: int) -> None:
+        self._open_share, self._ahead = open_share, ahead
         self.num_batches = 0
         self._answers: dict[int, Any] = {}  # number -> answer, or error
         self._taken = 0  # the reader has all answers below
@@ -58,6 +59,8 @@ class Stream:
                 self._taken = taken
                 self._changed.notify_all()
             answer = self._answers.get(number)
+            if answer is None and self._is_closing:
+                return _WAIT
             if answer is None:
                 future: Future[Any] = Future()
                 until = time.monotonic() + WAIT_SECONDS
@@ -90,10 +93,12 @@ class Stream:
 
     def _run(self) -> None:
         last: tuple[Any, str] | None = None
+        batches: Any = None
         try:
-            for batch in self._batches:
+            batches = iter(self._open_share())
+            for batch in batches:
                 # Written at once: the iterator goes on, to find out whether this is the last batch.
-                state = self._batches.state_dict()  # type: ignore[attr-defined]
+                state = batches.state_dict()
                 read = batch_to_value(batch), json.dumps(state)
                 if last is not None and not self._put(("batch", *last, False)):
                     return
@@ -105,7 +110,7 @@ class Stream:
             if last is None or self._put(("batch", *last, False)):
                 self._put(error)
         finally:
-            close = getattr(self._batches, "close", None)
+            close = getattr(batches, "close", None)
             if close is not None:
                 close()
 

@@ -56,6 +56,18 @@ class AddressBook:
         return address
 
     def _run(self) -> None:
+        try:
+            self._ask_until_idle()
+        except Exception as error:
+            with self._lock:
+                self._failure = error
+            raise
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None  # the next question starts another one
+
+    def _ask_until_idle(self) -> None:
         known: dict[int, str] | None = None
         pause = 0.0
         while True:

@@ -13,7 +13,7 @@ from monolith.cluster.discovery.retries import (
     retry_with_socket_error,
 )
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery, holder_text
-from monolith.errors import FailedPreconditionError, MonolithError
+from monolith.errors import FailedPreconditionError, MonolithError, NotFoundError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -81,7 +81,10 @@ class ConsulServiceDiscovery(ServiceDiscovery):
             self._entries[name, index] = entry
         self._start_keeper()
         for number in range(_NUM_LOOKS):
-            if self.query(name).get(index) == addr:
+            shown = _newest(self._lookup(), (name, index))
+            if shown is not None and shown.address == addr:
+                with self._lock:
+                    self._entries[name, index] = shown
                 return
             time.sleep(min(self._max_backoff_seconds(), _FIRST_PAUSE_SECONDS * 2**number))
         with self._lock:
@@ -171,7 +174,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
                 return
         session = self._call(self._agent.create_session, holder_text(), self._hold_seconds)
         end, is_told = time.monotonic() + seconds, False
-        while not self._call(self._take, key, session):
+        while not self._call(self._takes, key, session):
             holder = self._call(self._agent.text_of, self._lock_key(key))
             holder = holder[:200] or "a process without a name"
             if time.monotonic() >= end:
@@ -193,6 +196,13 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         with self._lock:
             self._sessions[key] = session
         self._start_keeper()
+
+    def _takes(self, key: Key, session: str) -> bool:
+        """Take a key, unless another session has it, or this one has ended."""
+        try:
+            return self._take(key, session)
+        except NotFoundError:
+            return False
 
     def _take(self, key: Key, session: str) -> bool:
         return self._agent.acquire(self._lock_key(key), session, holder_text())
@@ -249,27 +259,45 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         )
 
     def _refresh(self, entry: ConsulEntry) -> None:
+        """Give a sign of life; an entry that was removed for a newer one does not come back."""
+        key = _key(entry)
         if self._agent.refresh(self._service, entry):
             return
         with self._lock:
-            is_registered = self._entries.get(_key(entry)) == entry
-        if is_registered:  # the agent was started again, and has lost its state
+            is_registered = self._entries.get(key) == entry
+        if not is_registered:
+            return
+        newest = _newest(self._agent.lookup(self._service), key)
+        if (
+            newest is None or newest.order <= entry.order
+        ):  # the agent was started again, and has lost its state
             self._agent.register(self._service, entry, self._ttl_seconds)
+            return
+        with self._lock:
+            self._entries.pop(key, None)
+        _log.error("%s %d is no longer registered by this process, but at %s", *key, newest.address)
 
     def close(self) -> None:
         """Give back what `hold` took, and end the signs of life. Closing twice is fine."""
         self._is_over.set()
         with self._lock:
-            sessions, self._sessions = list(self._sessions.values()), {}
             keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.join(_JOIN_SECONDS)
+        with self._lock:  # also those that the thread has just made
+            sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             self._try(self._agent.destroy_session, session)
 
 
 def _key(entry: ConsulEntry) -> Key:
     return entry.name, entry.index
+
+
+def _newest(entries: list[ConsulEntry], key: Key) -> ConsulEntry | None:
+    """Return the newest of several registrations of an index."""
+    of_index = [entry for entry in entries if _key(entry) == key]
+    return max(of_index, key=lambda entry: entry.order, default=None)
 
 
 def _by_name(entries: list[ConsulEntry]) -> dict[str, dict[int, str]]:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from monolith.cluster.discovery.service_discovery import DiscoveryError
 from monolith.environment import variables
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 _PORT = 8500
 _ADDRESS, _TOKEN = "CONSUL_HTTP_ADDR", "CONSUL_HTTP_TOKEN"
@@ -151,7 +151,11 @@ class ConsulAgent:
         self._call("PUT", f"/v1/session/destroy/{session}")
 
     def acquire(self, key: str, session: str, text: str) -> bool:
-        """Whether the session has the key now; if so, the key has the text."""
+        """Whether the session has the key now; if so, the key has the text.
+
+        Raises:
+            NotFoundError: The session has ended.
+        """
         path = f"/v1/kv/{quote(key)}?{urlencode({'acquire': session})}"
         return self._call("PUT", path, text) is True
 
@@ -198,6 +202,8 @@ class ConsulAgent:
         )
         if may_miss and answer.status == 500 and "Unknown" in answer.text:  # older agents
             return _Answer(self, path, 404, b"", "")
+        if answer.status == 500 and "invalid session" in answer.text:
+            raise NotFoundError(text)
         if answer.status in (401, 403):
             raise FailedPreconditionError(f"{text}; set {_TOKEN} to a token with these rights")
         if answer.status >= 500 or answer.status == 429:

@@ -146,19 +146,19 @@ class JobClient:
     def _all(self, verb: str, *arguments: Any) -> list[Any]:
         return self._client.call(verb, [arguments] * len(self.servers))
 
-    def _one(self, server: int, verb: str, *arguments: Any) -> Any:
+    def _one(self, server: int, verb: str, *arguments: Any, limit: float | None = None) -> Any:
         calls: list[tuple[Any, ...] | None] = [None] * len(self.servers)
         calls[server] = arguments
-        return self._client.call(verb, calls)[0]
+        return self._client.call(verb, calls, timeout_seconds=limit)[0]
 
-    def _zero(self, verb: str, *arguments: Any) -> Any:
-        return self._one(0, verb, *arguments)
+    def _zero(self, verb: str, *arguments: Any, timeout_seconds: float | None = None) -> Any:
+        return self._one(0, verb, *arguments, limit=timeout_seconds)
 
-    def _ask_of_park(self, verb: str, *arguments: Any) -> Any:
+    def _ask_of_park(self, verb: str, *arguments: Any, timeout_seconds: float | None = None) -> Any:
         """Ask server 0 of the park; a worker says who it is and which steps all servers have."""
         if verb == "note_parked":
             arguments = (*self._who, *arguments, self.acknowledged)
-        return self._zero(verb, *arguments)
+        return self._zero(verb, *arguments, timeout_seconds=timeout_seconds)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return facts about the job from each server."""
@@ -247,14 +247,15 @@ class JobClient:
         alive: list[int] = self._one(0, "describe_job")["alive"]
         return [number for number in alive if number != self.worker]
 
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of the job as server 0 has them, see `Counts`."""
-        counts: dict[str, int] = self._zero("describe_job")["counts"]
+    def counts(self, timeout_seconds: float | None = None) -> dict[str, int]:
+        """Return the `Counts` of the job as server 0 has them; with a limit, ask only once."""
+        facts = self._zero("describe_job", timeout_seconds=timeout_seconds)
+        counts: dict[str, int] = facts["counts"]
         return counts
 
-    def read_steps(self) -> int:
-        """Return the number of steps of all workers as server 0 has it."""
-        return self.counts()["steps"]
+    def read_steps(self, timeout_seconds: float | None = None) -> int:
+        """Return the number of steps of all workers as server 0 has it; see `counts`."""
+        return self.counts(timeout_seconds)["steps"]
 
     def _await(self, is_over: Callable[[], bool], timeout_seconds: float, what: str) -> None:
         start, word = time.time(), time.monotonic() + _WORD_SECONDS

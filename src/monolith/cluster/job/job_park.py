@@ -17,7 +17,8 @@ class JobPark:
     Any thread may call at any time.
 
     Args:
-        call: (verb, arguments) -> answer of server 0.
+        call: (verb, arguments, timeout_seconds=) -> answer of server 0; with a limit of time it is
+            asked once.
 
     Attributes:
         on_change: Called on a thread when training was stopped or goes on.
@@ -46,20 +47,21 @@ class JobPark:
         if is_new and self.on_change is not None:
             self.on_change()
 
-    def place(self) -> bool:
+    def place(self, timeout_seconds: float | None = None) -> bool:
         """Stop training; return False if it was stopped already."""
-        number, is_new = self._call("park_job", self._number)
+        number, is_new = self._call("park_job", self._number, timeout_seconds=timeout_seconds)
         self.hear(number)
         return bool(is_new)
 
-    def remove(self) -> None:
+    def remove(self, timeout_seconds: float | None = None) -> None:
         """Let training go on."""
-        self.hear(self._call("unpark_job", self._number))
+        self.hear(self._call("unpark_job", self._number, timeout_seconds=timeout_seconds))
 
     def note_parked(self, number: int) -> None:
         """Tell that this worker stands, and that all servers have its steps."""
         self._call("note_parked", number)
 
-    def workers(self) -> list[WorkerFacts]:
+    def workers(self, timeout_seconds: float | None = None) -> list[WorkerFacts]:
         """Return what server 0 knows of all workers."""
-        return [WorkerFacts(*facts) for facts in self._call("worker_facts")]
+        answer = self._call("worker_facts", timeout_seconds=timeout_seconds)
+        return [WorkerFacts(*facts) for facts in answer]

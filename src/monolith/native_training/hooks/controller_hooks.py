@@ -160,7 +160,7 @@ class QueryActionHook(Hook):
 
         action: TRIGGER_SAVE             or STOP
 
-    The answer, `OK` or an error, is in `monolith_action_response`, and the file is removed.
+    The answer, `OK` or an error, is in `monolith_action_response`; the file is removed before.
 
     Args:
         model_dir: The model directory.
@@ -198,13 +198,16 @@ class QueryActionHook(Hook):
                 _log.warning("the file %s is not served: %s", self._path, error)
 
     def query(self) -> None:
-        """Do what the file asks, if there is one, and write the answer."""
+        """Do what the file asks, if there is one, and write the answer.
+
+        The file is removed first: a file that is there later is another request.
+        """
         try:
             text = read_file(self._path)
         except NotFoundError:
             return
-        write_file(self._response_path, self._answer(text).encode())
         delete(self._path)
+        write_file(self._response_path, self._answer(text).encode())
 
     def _answer(self, text: bytes) -> str:
         try:

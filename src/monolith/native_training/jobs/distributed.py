@@ -5,7 +5,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ _log = logging.getLogger(__name__)
 RETRIED: tuple[type[OpError], ...] = (DeadlineExceededError, UnavailableError)
 """Errors after which a worker looks for the cluster again and trains on."""
 
+_DONE = ("end of data", "steps", "early stop", "stopped")  # and not by a signal
 _NEVER_STEPS = 100_000_000
 _SHUTDOWN_SECONDS = 20.0
 
@@ -153,8 +154,25 @@ class _Worker:
         return self._config.index == 0
 
     def run(self) -> JobReport:
-        with self._reports_end():
+        """Train; tell the application master, if there is one, how the chief has ended.
+
+        After a signal the application has neither succeeded nor failed: it may be started again.
+        """
+        if not (self._is_chief and app_master_address()):
             return self._run()
+        load_grpc()  # a missing package is an error before the training, not after it
+        try:
+            report = self._run()
+        except BaseException as error:
+            yarn_runtime.maybe_kill_application(str(error) or type(error).__name__)
+            raise
+        if report.result.ended in _DONE:
+            yarn_runtime.maybe_finish_application()
+        else:
+            _log.warning(
+                "the application master hears of no success: the job was %s", report.result.ended
+            )
+        return report
 
     def _run(self) -> JobReport:
         config = self._config
@@ -169,20 +187,6 @@ class _Worker:
             self._discovery.deregister(WORKER_JOB_NAME, config.index, self._address)
         _log.info("Finished worker %d.", config.index)
         return report
-
-    @contextlib.contextmanager
-    def _reports_end(self) -> Iterator[None]:
-        """Tell the application master, if there is one, how the chief has ended."""
-        if not (self._is_chief and app_master_address()):
-            yield
-            return
-        load_grpc()  # a missing package is an error before the training, not after it
-        try:
-            yield
-        except BaseException as error:
-            yarn_runtime.maybe_kill_application(str(error) or type(error).__name__)
-            raise
-        yarn_runtime.maybe_finish_application()
 
     def _train_with_retries(self) -> JobReport:
         config = self._config

@@ -1,6 +1,7 @@
 """Hooks of a run that save checkpoints and restore the current one."""
 
 import logging
+import math
 import os
 import posixpath
 import threading
@@ -174,8 +175,19 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         for listener in self._listeners:
             listener.end(run, step)
 
-    def trigger_save(self, run: Run, ignore_save_errors: bool = False) -> None:
+    def trigger_save(
+        self,
+        run: Run,
+        ignore_save_errors: bool = False,
+        *,
+        timeout_seconds: float = math.inf,
+    ) -> None:
         """Save now, or from another thread at the next step boundary. Safe from any thread.
+
+        Args:
+            run: the run.
+            ignore_save_errors: whether a save that fails leaves the run alone.
+            timeout_seconds: limit on the wait for a step boundary, if less than `trigger_seconds`.
 
         Raises:
             OpError: the save failed, and errors are not ignored.
@@ -187,14 +199,15 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         request = _Request(ignore_save_errors, threading.Event())
         with self._lock:
             self._requests.append(request)
-        if not request.is_done.wait(min(self._trigger_seconds, threading.TIMEOUT_MAX)):
+        seconds = min(self._trigger_seconds, timeout_seconds)
+        if not request.is_done.wait(min(seconds, threading.TIMEOUT_MAX)):
             with self._lock:
                 is_waiting = request in self._requests
                 self._requests = [each for each in self._requests if each is not request]
             if is_waiting:
                 raise DeadlineExceededError(
                     "[trigger_save] expected a step boundary of the run within "
-                    f"{self._trigger_seconds} s, got none; the run waits or has ended"
+                    f"{seconds:g} s, got none; the run waits or has ended"
                 )
             request.is_done.wait()
         if request.error is not None:

@@ -23,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Park(Protocol):
-    """Says whether training is stopped: `JobPark` for a job, `LocalPark` for one process."""
+    """Says whether training is stopped: `JobPark` for a job, `LocalPark` for one process.
+
+    Calls with `timeout_seconds` ask once, and raise `UnavailableError` without an answer in time.
+    """
 
     on_change: Callable[[], None] | None
 
@@ -35,16 +38,16 @@ class Park(Protocol):
     def is_placed(self) -> bool:
         """Whether training is stopped."""
 
-    def place(self) -> bool:
+    def place(self, timeout_seconds: float | None = None) -> bool:
         """Stop training; return False if it was stopped already."""
 
-    def remove(self) -> None:
+    def remove(self, timeout_seconds: float | None = None) -> None:
         """Let training go on."""
 
     def note_parked(self, number: int) -> None:
         """Note that the training thread stands."""
 
-    def workers(self) -> list[WorkerFacts]:
+    def workers(self, timeout_seconds: float | None = None) -> list[WorkerFacts]:
         """Return the state of each worker."""
 
 
@@ -74,11 +77,11 @@ class LocalPark:
         """Whether training is stopped."""
         return self._number % 2 == 1
 
-    def place(self) -> bool:
+    def place(self, timeout_seconds: float | None = None) -> bool:
         """Stop training; return False if it was stopped already."""
         return self._set(True)
 
-    def remove(self) -> None:
+    def remove(self, timeout_seconds: float | None = None) -> None:
         """Let training go on."""
         self._set(False)
 
@@ -94,7 +97,7 @@ class LocalPark:
         """Note that the training thread stands."""
         self._parked = number
 
-    def workers(self) -> list[WorkerFacts]:
+    def workers(self, timeout_seconds: float | None = None) -> list[WorkerFacts]:
         """Return the state of the one worker, without numbers."""
         is_parked = self.is_placed and self._parked == self._number
         return [WorkerFacts(0, "parked" if is_parked else "running", 0, 0.0, 0.0)]

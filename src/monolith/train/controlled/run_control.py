@@ -1,5 +1,6 @@
 """`RunControl` is what a controller does with a trainer's run; `ControlHook` starts it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from monolith.control import (
     WorkerState,
     WorkerStatus,
 )
-from monolith.control.controlled import ALREADY_PLACED
+from monolith.control.controlled import ALREADY_PLACED, CALL_SECONDS
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.table.disk.contents import rows_of_key
 from monolith.train.controlled.park_hook import Boundary, LocalPark, Park, ParkHook
@@ -95,18 +96,20 @@ class RunControl:
         self._fit, self._trainer, self._checkpoint = fit, fit.trainer, checkpoint
         self._park, self._requests = park, requests
 
-    def stop(self) -> None:
+    def stop(self, timeout_seconds: float = CALL_SECONDS) -> None:
         """See `Controlled`."""
-        if not self._park.place():
+        if not self._park.place(timeout_seconds):
             raise BarrierAlreadyPlacedError(ALREADY_PLACED)
 
-    def resume(self) -> None:
+    def resume(self, timeout_seconds: float = CALL_SECONDS) -> None:
         """See `Controlled`."""
-        self._park.remove()
+        self._park.remove(timeout_seconds)
 
-    def block_status(self) -> BlockStatus:
+    def block_status(self, timeout_seconds: float = CALL_SECONDS) -> BlockStatus:
         """See `Controlled`."""
-        is_parked = {facts.worker: facts.state == "parked" for facts in self._park.workers()}
+        is_parked = {
+            facts.worker: facts.state == "parked" for facts in self._park.workers(timeout_seconds)
+        }
         return BlockStatus(
             [worker for worker, stands in is_parked.items() if stands],
             [worker for worker, stands in is_parked.items() if not stands],
@@ -116,18 +119,19 @@ class RunControl:
         """See `Controlled`."""
         return self._requests.call("a save", self._fit.save, timeout_seconds)
 
-    def global_step(self) -> int:
+    def global_step(self, timeout_seconds: float = CALL_SECONDS) -> int:
         """See `Controlled`."""
         job = self._trainer.job
-        return self._trainer.state.step if job is None else job.read_steps()
+        return self._trainer.state.step if job is None else job.read_steps(timeout_seconds)
 
-    def status(self) -> RunStatus:
+    def status(self, timeout_seconds: float = CALL_SECONDS) -> RunStatus:
         """See `Operated`."""
         trainer, job, meter = self._trainer, self._trainer.job, self._fit.meter
-        counts = {} if job is None else job.counts()
+        end = time.monotonic() + timeout_seconds
+        counts = {} if job is None else job.counts(timeout_seconds)
         step = trainer.state.step
         workers = []
-        for facts in self._park.workers():
+        for facts in self._park.workers(max(0.0, end - time.monotonic())):
             state = WorkerState(facts.state)
             worker = WorkerStatus(
                 facts.worker, state, facts.number, facts.samples_per_second, facts.heard_seconds
@@ -147,7 +151,7 @@ class RunControl:
             trainer.task.name,
         )
 
-    def rows(self, key: int, table: str) -> list[RowValues]:
+    def rows(self, key: int, table: str, timeout_seconds: float = CALL_SECONDS) -> list[RowValues]:
         """See `Operated`."""
         tables = self._trainer.features.tables
         if table and table not in tables:

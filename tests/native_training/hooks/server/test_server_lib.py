@@ -9,11 +9,11 @@ import torch
 
 from monolith.cluster.job.shared_state import LocalSharedState
 from monolith.control import ADDRESS_FILE
-from monolith.errors import UnavailableError
+from monolith.errors import DeadlineExceededError, UnavailableError
 from monolith.native_training.barrier_ops import BarrierOp
 from monolith.native_training.hooks.server import constants, service_pb2
 from monolith.native_training.hooks.server.client_lib import get_stub_from_model_dir
-from monolith.native_training.hooks.server.server_lib import ServerHook
+from monolith.native_training.hooks.server.server_lib import ServerHook, _BarrierControl
 from monolith.native_training.save_utils import NoFirstSaveCheckpointSaverHook, SaveHelper
 from monolith.native_training.saver import PartialRecoverySaver
 from monolith.train.driver import Run, drive
@@ -101,3 +101,10 @@ def test_an_error_of_a_save_is_the_caller_s(training, monkeypatch):
             stub.SaveCheckpoint()
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert error.value.details() == "no space left"
+
+
+def test_a_save_is_given_up_at_the_deadline_of_the_call(training):
+    control = _BarrierControl(training.run, "saves", training.barrier, training.saver)
+    with pytest.raises(DeadlineExceededError, match=r"a step boundary of the run within 0\.05 s"):
+        control.save(0.05)  # nobody makes a step
+    assert training.saver._requests == []

@@ -3,6 +3,7 @@
 import os
 
 from monolith.control import BlockStatus, ControllerServer, ControlOptions, SavedCheckpoint
+from monolith.control.controlled import CALL_SECONDS
 from monolith.native_training.barrier_ops import BarrierOp
 from monolith.native_training.saver import NoFirstSaveCheckpointSaverHook
 from monolith.train.driver import Coordinator, Hook, Run
@@ -21,24 +22,24 @@ class _BarrierControl:
         self._run, self._model_dir = run, model_dir
         self._barrier, self._saver_hook = barrier_op, saver_hook
 
-    def stop(self) -> None:
+    def stop(self, timeout_seconds: float = CALL_SECONDS) -> None:
         self._barrier.place_barrier(self._run)
 
-    def resume(self) -> None:
+    def resume(self, timeout_seconds: float = CALL_SECONDS) -> None:
         self._barrier.remove_barrier(self._run)
 
-    def block_status(self) -> BlockStatus:
+    def block_status(self, timeout_seconds: float = CALL_SECONDS) -> BlockStatus:
         blocked = self._barrier.get_blocked_indices(self._run)
         return BlockStatus(
             blocked, [i for i in range(self._barrier.capacity) if i not in set(blocked)]
         )
 
     def save(self, timeout_seconds: float) -> SavedCheckpoint:
-        """Save as the hook does, within the limit of the hook."""
-        self._saver_hook.trigger_save(self._run)
+        """Save as the hook does, within the limit of the hook, too."""
+        self._saver_hook.trigger_save(self._run, timeout_seconds=timeout_seconds)
         return SavedCheckpoint(self._model_dir, self.global_step())
 
-    def global_step(self) -> int:
+    def global_step(self, timeout_seconds: float = CALL_SECONDS) -> int:
         return self._run.global_step or 0
 
 
