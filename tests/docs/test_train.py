@@ -9,7 +9,7 @@ from monolith.train import Figures, TrainSettings
 from tests.docs.pages import first_cells, page
 from tests.meta.parity import marked_ids
 from tests.meta.tree import ROOT
-from tools.acceptance import listed_ids
+from tools.acceptance import listed_ids, read_page
 
 PAGE = page("docs/train.md")
 HEADINGS = [
@@ -30,6 +30,13 @@ HEADINGS = [
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_the_page_has_a_heading_with_text(heading):
     assert re.search(rf"^## {heading}\n\n\S", PAGE, re.M)
+
+
+@pytest.mark.req("NT-CPUT-T1")
+@pytest.mark.parametrize("section", ["TS-CPUSYNC", "TS-CPUDIST", "TS-PSBM", "TS-RUNU", "TS-SRVLIB"])
+def test_every_id_of_the_sections_that_the_contract_names_has_passed(section):
+    states = [entry.state for name, entry in read_page().items() if name.startswith(section)]
+    assert {*states} == {"passed"}
 
 
 @pytest.mark.req("NT-CPUT-T2")

@@ -68,7 +68,7 @@ def test_runs_are_compared_and_a_difference_ends_with_status_1(
 
 def test_a_run_that_fails_ends_the_demo(tmp_path):
     with pytest.raises(SystemExit, match="The run failed"):
-        demo_sync.run("one process", ["train"], tmp_path, "whole")
+        demo_sync.run("one process", ["no-such-command"], tmp_path, "whole")
 
 
 @pytest.mark.dist

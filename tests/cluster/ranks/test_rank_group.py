@@ -108,6 +108,7 @@ def test_a_rank_that_is_late_in_a_collective_is_named():
         run_ranks(2, body, RankOptions(20, 1))
 
 
+@pytest.mark.slow
 def test_control_waits_for_a_rank_that_gives_signs_of_life():
     def body(group):
         if group.rank == 1:

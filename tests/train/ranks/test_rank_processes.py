@@ -67,6 +67,7 @@ def test_two_processes_end_with_equal_parameters_and_the_rows_of_threads(tmp_pat
 
 
 @pytest.mark.req("TS-CPUSYNC-T6")
+@pytest.mark.slow
 def test_processes_have_the_bits_of_threads(tmp_path):
     with Processes(tmp_path, 2, num_batches=16).start() as ranks:
         found, _ = ranks.last(0)
@@ -87,6 +88,7 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(tmp_path):
         assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_longer_than_the_limit_is_named(tmp_path):
     facts = {"num_batches": 2000, "seconds": 0.01, "wait_seconds": 3}
     with Processes(tmp_path, 2, **facts).start() as ranks:
@@ -117,6 +119,7 @@ def test_sigterm_of_one_rank_ends_all_after_the_same_step(tmp_path):
         assert first["steps"] == second["steps"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_late_is_waited_for(tmp_path):
     with Processes(tmp_path, 2, num_batches=4).start(0) as ranks:
         time.sleep(3)
