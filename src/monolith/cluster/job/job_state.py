@@ -27,7 +27,7 @@ from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgume
 WATCH_SECONDS = 3.0
 """Seconds after which a watch is answered without news."""
 
-REJOIN_SECONDS = 15.0
+REJOIN_SECONDS = 30.0
 """Seconds for which shares wait after server 0 came back, until all workers say what they have."""
 
 _MAX_SHARES = 1_000_000
