@@ -30,6 +30,9 @@ class RankTables:
     Args:
         group: the ranks.
 
+    A wait of the `with` block that ends because a rank has failed becomes an `UnavailableError`
+    with the reason.
+
     Attributes:
         group: the ranks.
         servers: all ranks as the servers of their shards.
@@ -55,6 +58,7 @@ class RankTables:
         self.servers = self._remote = connect_servers(
             group.control.gather(self._loop.address), keys=keys, timeout_seconds=group.wait_seconds
         )
+        group.on_failure(self._remote.close)  # calls to a rank that has failed end too
 
     def _keys(self) -> CurveKeys:
         keys = asdict(CurveKeys.new()) if self.group.rank == 0 else None
@@ -100,3 +104,5 @@ class RankTables:
                 self.group.fail(error)
         finally:
             self.close()
+        if error is not None and (reason := self.group.explain(error)) is not error:
+            raise reason from error
