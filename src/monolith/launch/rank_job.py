@@ -117,7 +117,7 @@ class RankJob:
             end = end._replace(job=job)
             if not supervisor.has_lost_role or start == self._policy.restarts:
                 break
-            pause = self._policy.pause_seconds * 2**start
+            pause = self._policy.pause_before(start)
             self._view.note(
                 f"all ranks start again in {pause:g} s, restart {start + 1} of "
                 f"{self._policy.restarts}"

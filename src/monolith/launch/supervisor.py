@@ -51,6 +51,15 @@ class Policy:
             if not value >= 0:
                 raise ValueError(f"[Policy] expected {name} >= 0, got {value!r}")
 
+    def pause_before(self, num_restarts: int) -> float:
+        """Return the seconds before the restart after a number of restarts.
+
+        Example:
+            >>> [Policy().pause_before(number) for number in (0, 1, 20)]
+            [0.5, 1.0, 30.0]
+        """
+        return min(self.pause_seconds * 2.0 ** min(num_restarts, 60), _MAX_PAUSE_SECONDS)
+
 
 class Supervisor:
     """Runs the roles of a job as processes, until all workers have ended or one role fails.
@@ -179,7 +188,7 @@ class Supervisor:
                 "\n".join([f"{name} failed{num}: {exited}; its last lines:", *_last(process)])
             )
             return f"{name} failed{num}: {exited}"
-        pause = min(self._policy.pause_seconds * 2**used, _MAX_PAUSE_SECONDS)
+        pause = self._policy.pause_before(used)
         process.state = RoleState.WAITING
         self._restart_times[process] = time.monotonic() + pause
         self._view.note(f"{name}: {exited}; restart {used + 1} of {allowed} in {pause:g} s")
