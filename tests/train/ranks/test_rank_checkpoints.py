@@ -1,5 +1,6 @@
 """Checkpoints of ranks: one cut of all, which any number of ranks and a local run restore."""
 
+import threading
 import time
 
 import pyarrow as pa
@@ -18,6 +19,9 @@ from monolith.ops import Ragged
 from monolith.table import Zeros
 from monolith.table.optimizers import SGD
 from monolith.train import Hook, Trainer, TrainSettings
+from monolith.train.driver import Run
+from monolith.train.ranks import rank_sync
+from monolith.train.run_state import RANK_STATES, RunState, StepClock, random_states
 from tests.cluster.ranks.rank_threads import run_ranks
 from tests.train.ranks.rank_tasks import NOW, fit_rank, largest_difference, task_of, values_of
 
@@ -105,6 +109,34 @@ def test_a_run_that_goes_on_equals_one_that_was_not_stopped(tmp_path, prefetch):
     if not prefetch:
         assert largest_difference(parts[0][1], whole[0][1]) == 0
         assert largest_difference(parts[0][2], whole[0][2]) == 0
+
+
+def test_a_checkpoint_has_the_random_states_of_ranks_1_and_further(tmp_path, monkeypatch):
+    place = threading.local()
+    monkeypatch.setattr(rank_sync, "random_states", lambda: {"torch": place.rank})
+
+    def body(group):
+        place.rank = group.rank
+        with RankTables(group) as ranks, Trainer(task(), ranks=ranks) as trainer:
+            trainer.save(tmp_path)
+            return trainer.sync.is_chief and trainer.sync._saved()[RANK_STATES]
+
+    assert run_ranks(3, body) == [[{"torch": 1}, {"torch": 2}], False, False]
+
+
+@pytest.mark.parametrize(("rank", "seed"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_a_rank_takes_its_own_random_state_and_a_new_one_that_of_rank_0(rank, seed):
+    states, numbers = [], []
+    with torch.random.fork_rng():
+        for number in range(3):
+            torch.manual_seed(number)
+            states.append(random_states())
+            numbers.append(torch.rand(1).item())
+        state = RunState(Run(global_step=0), StepClock(lambda: NOW), {})
+        saved = {**state.state_dict(), **states[0], RANK_STATES: states[1:]}
+        state.rank = rank
+        state.load_state_dict(saved)
+        assert torch.rand(1).item() == numbers[seed]
 
 
 def test_a_checkpoint_of_ranks_has_the_rows_of_all(tmp_path):
