@@ -7,6 +7,7 @@ import torch
 
 from monolith.cluster.ranks.rank_group import RankOptions
 from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.cluster.ranks.ranks_engine import RanksEngine
 from monolith.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -16,7 +17,14 @@ from monolith.errors import (
 )
 from monolith.train import Hook, Mode, Trainer, TrainSettings
 from tests.cluster.ranks.rank_threads import run_ranks
-from tests.train.ranks.rank_tasks import fit_alone, fit_rank, largest_difference, one_batch, task_of
+from tests.train.ranks.rank_tasks import (
+    RankTask,
+    fit_alone,
+    fit_rank,
+    largest_difference,
+    one_batch,
+    task_of,
+)
 
 
 @pytest.mark.req("TS-CPUSYNC-T7")
@@ -133,6 +141,34 @@ def test_prefetch_and_push_train_every_batch():
     assert [result.num_samples for result, _, _ in found] == [96, 96]
     assert largest_difference(found[0][1], found[1][1]) == 0
     assert found[0][0].figures.staleness <= settings.staleness_bound
+
+
+def test_a_push_runs_during_the_forward_of_the_next_step(monkeypatch):
+    """The update of a step waits here for the forward after it."""
+    step, late = RanksEngine.step, []
+    forwards = [threading.Semaphore(0), threading.Semaphore(0)]
+
+    def waiting_step(self, *arguments):
+        if not forwards[self._rank].acquire(timeout=10):
+            late.append(self._rank)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(RanksEngine, "step", waiting_step)
+
+    def body(group):
+        class Told(RankTask):
+            batches = [one_batch(i) for i in range(8)]
+
+            def loss(self, model, inputs, batch):
+                self.num_forwards = getattr(self, "num_forwards", 0) + 1
+                for _ in range(2 if self.num_forwards == 4 else self.num_forwards > 1):
+                    forwards[group.rank].release()  # the update after the last one never waits
+                return super().loss(model, inputs, batch)
+
+        fit_rank(group, Told(), TrainSettings(push=1))
+
+    run_ranks(2, body)
+    assert not late
 
 
 def test_figures_are_those_of_all_ranks():

@@ -14,6 +14,7 @@ from monolith.cluster.shard_hosts import GroupHost
 from monolith.cluster.zmq.connect import connect_servers
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_loop import ServerLoop
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,6 +37,9 @@ class RankTables:
     Attributes:
         group: the ranks.
         servers: all ranks as the servers of their shards.
+
+    Raises:
+        InvalidArgumentError: the host name of one of several machines is none that others reach.
     """
 
     def __init__(self, group: RankGroup) -> None:
@@ -51,7 +55,7 @@ class RankTables:
         machines = group.control.gather(socket.gethostname())
         is_one_machine = len(set(machines)) == 1
         keys = None if is_one_machine else self._keys()
-        address = "127.0.0.1" if is_one_machine else socket.gethostbyname(socket.gethostname())
+        address = "127.0.0.1" if is_one_machine else _own_address()
         self._host = ServerHost(group.rank, group.size, label=f"rank {group.rank}")
         self._loop = ServerLoop(self._host, f"tcp://{address}:0", keys=keys)
         self._loop.start()
@@ -106,3 +110,18 @@ class RankTables:
             self.close()
         if error is not None and (reason := self.group.explain(error)) is not error:
             raise reason from error
+
+
+def _own_address() -> str:
+    """Return the address at which other machines reach this one, by its host name."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        address = str(error)
+    if not address[:1].isdigit() or address.startswith("127."):
+        raise InvalidArgumentError(
+            f"[RankTables] expected a host name by which other machines reach this one, got "
+            f"{name!r}, which is {address}; correct /etc/hosts"
+        )
+    return address

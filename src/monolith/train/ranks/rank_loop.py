@@ -79,7 +79,8 @@ class RankLoop(TrainLoop):
         """Compute losses and gradients, and add up those of dense parameters over all ranks."""
         assert self._lookups is not None
         lookups, rank = self._lookups.lookups, self.sync.group.rank
-        self.updates.wait()
+        if not parts:  # else the update before this one runs during the forward
+            self.updates.wait()
         own = [messages for messages in lookups if not messages.facts[rank].has_ended]
         outputs = []
         for number, (part, messages) in enumerate(zip(parts, own, strict=True), 1):
