@@ -183,3 +183,23 @@ def test_a_rank_that_fails_waits_no_more():
         return ended.is_set()
 
     assert run_ranks(2, body) == [True, True]
+
+
+def test_an_error_after_the_failure_of_another_rank_is_explained():
+    found = {}
+    told = threading.Event()
+
+    def body(group):
+        if group.rank == 0:
+            assert group.explain(CancelledError("a wait")).args == ("a wait",)
+            told.wait(20)
+        else:
+            group.fail(ValueError("no such column"))
+            told.set()
+        while not group.has_failed:
+            time.sleep(0.01)
+        found[group.rank] = [str(group.explain(e("a wait"))) for e in (CancelledError, ValueError)]
+
+    run_ranks(2, body)
+    assert "rank 1 failed: ValueError: no such column" in found[0][0]
+    assert found[0][1:] + found[1] == ["a wait"] * 3

@@ -16,12 +16,7 @@ from monolith.cluster.job.job_values import first_difference
 from monolith.cluster.ranks.channel import Channel, lost_text
 from monolith.cluster.ranks.rank_watch import RankWatch
 from monolith.environment import torchrun_variables
-from monolith.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    InvalidArgumentError,
-    UnavailableError,
-)
+from monolith.errors import InvalidArgumentError, OpError, UnavailableError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -192,10 +187,11 @@ class RankGroup:
             self._watch.on_failure = call
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return why the ranks end, if an error is only the end of a wait for another rank."""
+        """Return why the ranks end, if an error came after the failure of another rank."""
         reason = None if self._watch is None else self._watch.reason
-        is_of_wait = isinstance(error, CancelledError | DeadlineExceededError | UnavailableError)
-        if not is_of_wait or reason is None or reason in str(error):
+        if reason is None or reason.startswith(f"rank {self.rank} failed:"):
+            return error
+        if not isinstance(error, OpError) or reason in str(error):
             return error
         return UnavailableError(lost_text(reason, self.rank, self.size))
 
