@@ -152,6 +152,7 @@ def test_a_cancelled_wait_ends():
     assert run_ranks(2, body) == [True, True]
 
 
+@pytest.mark.slow
 def test_patience_has_an_end(monkeypatch):
     monkeypatch.setattr(channel, "_PATIENT_SECONDS", 1)
 
