@@ -117,6 +117,9 @@ class RankJob:
             end = end._replace(job=job)
             if not supervisor.has_lost_role or start == self._policy.restarts:
                 break
+            if supervisor.signal_end is not None:  # while the other ranks were ended
+                status, reason = supervisor.signal_end
+                return end._replace(status=status, reason=reason)
             pause = self._policy.pause_before(start)
             self._view.note(
                 f"all ranks start again in {pause:g} s, restart {start + 1} of "

@@ -130,6 +130,14 @@ class Supervisor:
         return JobEnd(status, reason, self.status, None if chief is None else chief.result)
 
     @property
+    def signal_end(self) -> tuple[int, str] | None:
+        """Exit status and reason of the first signal; None without a signal."""
+        if not self._signals:
+            return None
+        number = self._signals[0]
+        return _FIRST_SIGNAL_STATUS + number, f"ended by {number.name}"
+
+    @property
     def status(self) -> JobStatus:
         """State of the job."""
         return JobStatus(
@@ -151,10 +159,10 @@ class Supervisor:
             for process in [p for p, due in self._restart_times.items() if due <= now]:
                 del self._restart_times[process]
                 process.start()
-            if self._signals:
-                number = self._signals[0]
-                self._view.note(f"{number.name}: the workers end first; again to kill all")
-                return _FIRST_SIGNAL_STATUS + number, f"ended by {number.name}"
+            if (signal_end := self.signal_end) is not None:
+                name = self._signals[0].name
+                self._view.note(f"{name}: the workers end first; again to kill all")
+                return signal_end
             if self._is_view_gone:
                 return 1, "the reader of stdout is gone"
             if self._is_over or all(p.state is RoleState.ENDED for p in self._of(WORKER)):
