@@ -1,5 +1,6 @@
 """Ranks of `monolith launch`: their command lines, and restarts of all of them."""
 
+import os
 import sys
 
 import pytest
@@ -66,3 +67,25 @@ def test_ranks_that_die_too_often_end_the_job(tmp_path):
 def test_a_mistake_is_not_tried_again(tmp_path):
     end = run(tmp_path, program="import sys; sys.exit(2)")
     assert (end.status, [role.num_restarts for role in end.job.roles]) == (1, [0, 0])
+
+
+@pytest.mark.dist
+def test_a_signal_while_ranks_are_ended_for_a_restart_ends_the_job(tmp_path):
+    program = f"""
+import json, os, signal, sys, time
+def end(*_):
+    os.kill({os.getpid()}, signal.SIGINT)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, end)
+rank = int(sys.argv[sys.argv.index("--rank") + 1][0])
+print(json.dumps({{"event": "ready", "rank": rank}}), flush=True)
+if rank == 0:
+    open({str(tmp_path / "is_ready")!r}, "w").close()
+    time.sleep(60)
+while not os.path.exists({str(tmp_path / "is_ready")!r}):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    end = run(tmp_path, program=program)
+    assert (end.status, end.reason) == (130, "ended by SIGINT")
+    assert [role.num_restarts for role in end.job.roles] == [0, 0]

@@ -117,7 +117,10 @@ class RankJob:
             end = end._replace(job=job)
             if not supervisor.has_lost_role or start == self._policy.restarts:
                 break
-            pause = self._policy.pause_seconds * 2**start
+            if supervisor.signal_end is not None:  # while the other ranks were ended
+                status, reason = supervisor.signal_end
+                return end._replace(status=status, reason=reason)
+            pause = self._policy.pause_before(start)
             self._view.note(
                 f"all ranks start again in {pause:g} s, restart {start + 1} of "
                 f"{self._policy.restarts}"

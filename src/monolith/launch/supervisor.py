@@ -51,6 +51,15 @@ class Policy:
             if not value >= 0:
                 raise ValueError(f"[Policy] expected {name} >= 0, got {value!r}")
 
+    def pause_before(self, num_restarts: int) -> float:
+        """Return the seconds before the restart after a number of restarts.
+
+        Example:
+            >>> [Policy().pause_before(number) for number in (0, 1, 20)]
+            [0.5, 1.0, 30.0]
+        """
+        return min(self.pause_seconds * 2.0 ** min(num_restarts, 60), _MAX_PAUSE_SECONDS)
+
 
 class Supervisor:
     """Runs the roles of a job as processes, until all workers have ended or one role fails.
@@ -121,6 +130,14 @@ class Supervisor:
         return JobEnd(status, reason, self.status, None if chief is None else chief.result)
 
     @property
+    def signal_end(self) -> tuple[int, str] | None:
+        """Exit status and reason of the first signal; None without a signal."""
+        if not self._signals:
+            return None
+        number = self._signals[0]
+        return _FIRST_SIGNAL_STATUS + number, f"ended by {number.name}"
+
+    @property
     def status(self) -> JobStatus:
         """State of the job."""
         return JobStatus(
@@ -142,10 +159,10 @@ class Supervisor:
             for process in [p for p, due in self._restart_times.items() if due <= now]:
                 del self._restart_times[process]
                 process.start()
-            if self._signals:
-                number = self._signals[0]
-                self._view.note(f"{number.name}: the workers end first; again to kill all")
-                return _FIRST_SIGNAL_STATUS + number, f"ended by {number.name}"
+            if (signal_end := self.signal_end) is not None:
+                name = self._signals[0].name
+                self._view.note(f"{name}: the workers end first; again to kill all")
+                return signal_end
             if self._is_view_gone:
                 return 1, "the reader of stdout is gone"
             if self._is_over or all(p.state is RoleState.ENDED for p in self._of(WORKER)):
@@ -179,7 +196,7 @@ class Supervisor:
                 "\n".join([f"{name} failed{num}: {exited}; its last lines:", *_last(process)])
             )
             return f"{name} failed{num}: {exited}"
-        pause = min(self._policy.pause_seconds * 2**used, _MAX_PAUSE_SECONDS)
+        pause = self._policy.pause_before(used)
         process.state = RoleState.WAITING
         self._restart_times[process] = time.monotonic() + pause
         self._view.note(f"{name}: {exited}; restart {used + 1} of {allowed} in {pause:g} s")

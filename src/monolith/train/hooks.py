@@ -59,10 +59,15 @@ class EvalHook(Hook):
                 ctx.coordinator.request_stop()  # the figures are those of all ranks
 
     def _figures(self) -> dict[str, float]:
-        """Evaluate; once more from the beginning if a server came back without its cut."""
+        """Evaluate; once more from the beginning if a server came back without its cut.
+
+        A run that never recovers, such as that of one rank of several, does not try again.
+        """
         try:
             return self._evaluate()
         except PREEMPTION_ERRORS as error:
+            if not self._settings.max_recoveries:
+                raise
             _log.warning("an evaluation begins anew after: %s", error)
             return self._evaluate()
 

@@ -30,6 +30,7 @@ class StepReader(Generic[T]):
         timeout_seconds: Limit on the wait of `take` for the thread.
 
     Attributes:
+        timeout_seconds: The limit.
         on_wait: Function that `take` calls again and again while it waits; None for none.
     """
 
@@ -40,7 +41,7 @@ class StepReader(Generic[T]):
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
-        self._make, self._timeout_seconds = make, timeout_seconds
+        self._make, self.timeout_seconds = make, timeout_seconds
         self._capacity = capacity
         self.on_wait: Callable[[], None] | None = None
         # Re-entrant, so that a signal handler may call `stop` while its thread holds the lock.
@@ -97,12 +98,12 @@ class StepReader(Generic[T]):
                     or self._is_stopped
                     or not self._is_thread_on
                 ),
-                self._timeout_seconds,
+                self.timeout_seconds,
                 lambda: "the next batch; Ctrl-C ends the run",
                 idle=self.on_wait,
             ):
                 raise DeadlineExceededError(
-                    f"[StepReader.take] expected a batch within {self._timeout_seconds} s, got "
+                    f"[StepReader.take] expected a batch within {self.timeout_seconds} s, got "
                     "none; the source is stuck"
                 )
             if self._is_stopped:
@@ -156,12 +157,12 @@ class StepReader(Generic[T]):
                     or self._is_stopped
                     or not (self._is_making or self._may_make())
                 ),
-                self._timeout_seconds,
+                self.timeout_seconds,
                 lambda: "the batches that are read ahead; Ctrl-C ends the run",
             ):
                 raise DeadlineExceededError(
                     f"[StepReader.settle] expected the batches that are read ahead within "
-                    f"{self._timeout_seconds} s, got none; the source is stuck"
+                    f"{self.timeout_seconds} s, got none; the source is stuck"
                 )
 
     def _may_make(self) -> bool:

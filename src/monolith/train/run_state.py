@@ -246,6 +246,10 @@ class StepClock:
         """Return the time of the clock."""
         return self._clock()
 
+    def begin_at(self, now: int) -> None:
+        """Set the time before the first step; a time that a step or a restore has set stays."""
+        self._time = now if self._time is None else self._time
+
     def set(self, batches: Iterable[Batch]) -> None:
         """Set the time of the next update: the latest time of the step's samples."""
         times = [int(b.time.max()) for b in batches if b.time is not None and len(b.time)]
@@ -271,6 +275,7 @@ class RunState:
         rates: Learning rates of the task by name.
 
     Attributes:
+        rates: The learning rates.
         rank: Number of this process among the ranks of a job; 0 without ranks.
         joint: Function that returns the parts of the state that are those of all ranks; None
             without ranks.
@@ -286,7 +291,7 @@ class RunState:
     """
 
     def __init__(self, run: Run, clock: StepClock, rates: Mapping[str, RateValue]) -> None:
-        self._run, self._clock, self._rates = run, clock, rates
+        self._run, self._clock, self.rates = run, clock, rates
         self.saved_rates: Mapping[str, RateValue] | None = None
         self.rank = 0
         self.joint: Callable[[], Mapping[str, Any]] | None = None
@@ -408,7 +413,7 @@ class RunState:
             "num_worse": self.num_worse,
             "figures": self.figures_state(),
             "clock": self._clock.state_dict(),
-            "rates": self._rates,
+            "rates": self.rates,
             **random_states(),
             **({} if self.joint is None else self.joint()),
         }

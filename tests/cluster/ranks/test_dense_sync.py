@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from monolith.cluster.ranks import dense_sync
 from monolith.cluster.ranks.dense_sync import DenseSync
@@ -72,6 +73,22 @@ def test_backwards_before_the_last_send_nothing():
         return ours[0].grad.tolist()
 
     assert run_ranks(2, body) == [[4.0, 4.0]] * 2
+
+
+def test_a_second_gradient_of_one_backward_is_refused():
+    """A checkpointed block that is used twice makes the gradients of its parameters twice."""
+
+    def body(group):
+        block = torch.nn.Linear(2, 2)
+        sync = DenseSync(group.dense, block.parameters(), 0)
+        x = torch.ones(1, 2, requires_grad=True)
+        for _ in range(2):
+            x = checkpoint(block, x, use_reentrant=True)
+        sync.begin()
+        x.sum().backward()
+
+    with pytest.raises(InvalidArgumentError, match=r"got a second one .* use_reentrant=False"):
+        run_ranks(1, body)
 
 
 def test_values_of_rank_0_are_given_to_all():

@@ -5,6 +5,7 @@ import torch
 
 from monolith.cluster.ranks.gradient_exchange import GradientExchange
 from monolith.cluster.ranks.key_exchange import (
+    _MAGIC,
     ExchangeCounts,
     KeyExchange,
     KeyMessages,
@@ -74,6 +75,16 @@ def test_a_message_that_is_none_is_refused():
     keys = KeyExchange(type("One", (), {"rank": 0, "size": 2})(), 1)
     with pytest.raises(DataLossError, match="expected the keys of a lookup from rank 1, got other"):
         keys._checked(torch.zeros(8, dtype=torch.int64), 1, 8)
+
+
+@pytest.mark.parametrize("ends", [[0, 6], [3, 2]])
+def test_ends_that_do_not_fit_the_need_of_a_message_are_refused(ends):
+    keys = KeyExchange(type("One", (), {"rank": 0, "size": 2})(), 2)
+    need = 6 + 2 + 5
+    message = torch.tensor([_MAGIC, 5, 0, 7, 3, need, *ends, *[0] * 8])
+    assert keys._checked(torch.tensor([*message[:6], 0, 5, *[0] * 8]), 1, 16)[5] == need
+    with pytest.raises(DataLossError, match="expected the keys of a lookup from rank 1, got other"):
+        keys._checked(message, 1, 16)
 
 
 def test_facts_of_one_rank_are_its_own():

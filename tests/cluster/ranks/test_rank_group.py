@@ -1,5 +1,6 @@
 """Ranks find each other, and tell each other why they end."""
 
+import socket
 import threading
 import time
 
@@ -7,7 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from monolith.cluster.ranks.rank_group import RankGroup, RankOptions, _port_of, group_of_torchrun
+from monolith.cluster.ranks import channel
+from monolith.cluster.ranks.rank_group import (
+    RankGroup,
+    RankOptions,
+    _port_of,
+    group_of_file,
+    group_of_torchrun,
+)
 from monolith.errors import CancelledError, InvalidArgumentError, UnavailableError
 from tests.cluster.ranks.rank_threads import run_ranks
 
@@ -55,6 +63,16 @@ def test_a_rank_that_is_missing_is_named():
 def test_a_file_that_is_not_written_is_told(tmp_path):
     with pytest.raises(UnavailableError, match="expected rank 0 to write its port to"):
         _port_of(str(tmp_path / "port"), 1, 0.2)
+
+
+def test_a_rank_0_that_is_gone_is_told(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path = tmp_path / "port"
+    path.write_text(str(port))
+    with pytest.raises(UnavailableError, match=rf"the store of the ranks at port {port}, which"):
+        group_of_file(str(path), 1, 2, RankOptions(1, 1))
 
 
 def test_a_process_that_torchrun_did_not_start_is_told(monkeypatch):
@@ -132,3 +150,57 @@ def test_a_cancelled_wait_ends():
         return ended.is_set()
 
     assert run_ranks(2, body) == [True, True]
+
+
+@pytest.mark.slow
+def test_patience_has_an_end(monkeypatch):
+    monkeypatch.setattr(channel, "_PATIENT_SECONDS", 1)
+
+    def body(group):
+        if group.rank == 1:
+            ended.wait(40)
+            return
+        try:
+            group.control.gather(None)
+        finally:
+            ended.set()
+
+    ended = threading.Event()
+    with pytest.raises(UnavailableError, match=r"collective \d of control: no end within 1 s"):
+        run_ranks(2, body, RankOptions(20, 1.5))
+
+
+def test_a_rank_that_fails_waits_no_more():
+    ended = threading.Event()
+
+    def body(group):
+        if group.rank == 1:
+            return ended.wait(20)
+        group.fail(ValueError("wrong"))
+        try:
+            group.lookups.gather(None)
+        except CancelledError:
+            ended.set()
+        return ended.is_set()
+
+    assert run_ranks(2, body) == [True, True]
+
+
+def test_an_error_after_the_failure_of_another_rank_is_explained():
+    found = {}
+    told = threading.Event()
+
+    def body(group):
+        if group.rank == 0:
+            assert group.explain(CancelledError("a wait")).args == ("a wait",)
+            told.wait(20)
+        else:
+            group.fail(ValueError("no such column"))
+            told.set()
+        while not group.has_failed:
+            time.sleep(0.01)
+        found[group.rank] = [str(group.explain(e("a wait"))) for e in (CancelledError, ValueError)]
+
+    run_ranks(2, body)
+    assert "rank 1 failed: ValueError: no such column" in found[0][0]
+    assert found[0][1:] + found[1] == ["a wait"] * 3

@@ -45,12 +45,20 @@ def test_an_unknown_mode_is_rejected(capsys):
     assert "expected mode in train_and_eval, train, eval, got 'predict'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--iterations_per_loop=many", "--cpu_tests"])
-def test_wrong_flags_end_with_status_2(flag, capsys):
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--iterations_per_loop=many", "invalid literal for int() with base 10: 'many'"),
+        ("--cpu_tests", "unrecognized arguments"),
+    ],
+)
+def test_wrong_flags_end_with_status_2(flag, text, capsys):
     with pytest.raises(SystemExit) as error:
         RunnerFlags.parse([flag])
     assert error.value.code == 2
-    assert flag.partition("=")[0] in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert flag.partition("=")[0] in told
+    assert text in told
 
 
 @pytest.mark.parametrize(

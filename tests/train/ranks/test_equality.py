@@ -55,3 +55,26 @@ def test_options_of_a_step_keep_ranks_equal_to_one_process(settings):
         assert result.num_samples == 8 * 16
         assert largest_difference(found, parameters) < 1e-6
         assert largest_difference(found_rows, rows) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "settings"),
+    [
+        (2, TrainSettings()),
+        (3, TrainSettings(clip_norm=0.1)),
+        (3, TrainSettings(accumulate=2)),
+        (2, TrainSettings(accumulate=2, clip_norm=0.1)),
+    ],
+    ids=["plain", "clipped", "accumulated", "both"],
+)
+def test_ranks_with_other_numbers_of_samples_equal_one_process(num_ranks, settings):
+    """The last step has a rank without data."""
+    batches = [one_batch(seed, 2 + seed * 5 % 7) for seed in range(6 * num_ranks + 1)]
+    alone, parameters, rows = fit_alone(task_of(whole(batches, num_ranks)), settings)
+    for result, found, found_rows in run_ranks(
+        num_ranks, lambda group: fit_rank(group, task_of(batches), settings)
+    ):
+        assert (result.num_steps, result.num_samples) == (alone.num_steps, alone.num_samples)
+        assert result.figures.loss == pytest.approx(alone.figures.loss, abs=1e-6)
+        assert largest_difference(found, parameters) < 1e-6
+        assert largest_difference(found_rows, rows) < 1e-6

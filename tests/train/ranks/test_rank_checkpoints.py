@@ -1,12 +1,27 @@
 """Checkpoints of ranks: one cut of all, which any number of ranks and a local run restore."""
 
+import threading
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from monolith import data
 from monolith.checkpoint import find
 from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.cluster.ranks.ranks_engine import RanksEngine
+from monolith.data import Batch
+from monolith.errors import InvalidArgumentError
+from monolith.nn import Feature
+from monolith.ops import Ragged
+from monolith.table import Zeros
+from monolith.table.optimizers import SGD
 from monolith.train import Hook, Trainer, TrainSettings
+from monolith.train.driver import Run
+from monolith.train.ranks import rank_sync
+from monolith.train.run_state import RANK_STATES, RunState, StepClock, random_states
 from tests.cluster.ranks.rank_threads import run_ranks
 from tests.train.ranks.rank_tasks import NOW, fit_rank, largest_difference, task_of, values_of
 
@@ -96,6 +111,34 @@ def test_a_run_that_goes_on_equals_one_that_was_not_stopped(tmp_path, prefetch):
         assert largest_difference(parts[0][2], whole[0][2]) == 0
 
 
+def test_a_checkpoint_has_the_random_states_of_ranks_1_and_further(tmp_path, monkeypatch):
+    place = threading.local()
+    monkeypatch.setattr(rank_sync, "random_states", lambda: {"torch": place.rank})
+
+    def body(group):
+        place.rank = group.rank
+        with RankTables(group) as ranks, Trainer(task(), ranks=ranks) as trainer:
+            trainer.save(tmp_path)
+            return trainer.sync.is_chief and trainer.sync._saved()[RANK_STATES]
+
+    assert run_ranks(3, body) == [[{"torch": 1}, {"torch": 2}], False, False]
+
+
+@pytest.mark.parametrize(("rank", "seed"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_a_rank_takes_its_own_random_state_and_a_new_one_that_of_rank_0(rank, seed):
+    states, numbers = [], []
+    with torch.random.fork_rng():
+        for number in range(3):
+            torch.manual_seed(number)
+            states.append(random_states())
+            numbers.append(torch.rand(1).item())
+        state = RunState(Run(global_step=0), StepClock(lambda: NOW), {})
+        saved = {**state.state_dict(), **states[0], RANK_STATES: states[1:]}
+        state.rank = rank
+        state.load_state_dict(saved)
+        assert torch.rand(1).item() == numbers[seed]
+
+
 def test_a_checkpoint_of_ranks_has_the_rows_of_all(tmp_path):
     found = run(2, tmp_path, 6, [])
     with Trainer(task(), TrainSettings(), clock=lambda: NOW) as trainer:
@@ -135,3 +178,80 @@ def test_all_ranks_save_together_when_a_hook_asks_for_it(tmp_path):
     run_ranks(2, body)
     assert prefixes == [f"{tmp_path}/model.ckpt-3"] * 2
     assert find(str(tmp_path)).step == 3
+
+
+def test_a_save_has_the_updates_that_ranks_make_on_a_thread(tmp_path, monkeypatch):
+    """Rank 1 is late with its update when rank 0 saves."""
+    check = RanksEngine._refuse_not_finite  # between the exchange and the update of the rows
+
+    def late_check(self, heads):
+        if self._rank == 1:
+            time.sleep(0.3)
+        check(self, heads)
+
+    monkeypatch.setattr(RanksEngine, "_refuse_not_finite", late_check)
+    changes = {
+        "features": [Feature("user", dim=1, optimizer=SGD(1.0), initializer=Zeros())],
+        "dense": (),
+        "build": lambda self: torch.nn.Identity(),
+        "optimizer": lambda self, model: None,
+        "loss": lambda self, model, inputs, batch: (
+            inputs.pooled["user"].mean(),
+            inputs.pooled["user"][:, 0],
+        ),
+    }
+    ids = {"user": Ragged.from_lists([[n] for n in range(32)])}
+    batches = [Batch(ids, labels={"label": torch.zeros(32)})] * 8
+    settings = TrainSettings(push=1, checkpoint_dir=str(tmp_path), save_every=2, full_every=1)
+    run_ranks(2, lambda group: fit_rank(group, task_of(batches, **changes), settings))
+    with Trainer(task_of([], **changes), clock=lambda: NOW) as trainer:
+        trainer.restore(f"{tmp_path}/model.ckpt-2")
+        _, rows = values_of(trainer)
+    assert {float(row) for row in rows.values()} == {-2 / 32}
+
+
+@pytest.mark.parametrize("steps", [4, None])
+def test_a_save_outside_of_a_fit_keeps_what_is_left(tmp_path, steps):
+    """After a restore, before a fit and after one."""
+    seen = []
+    run(2, tmp_path / "first", 6, seen)
+
+    def body(group):
+        settings = TrainSettings(steps=steps)
+        with (
+            RankTables(group) as ranks,
+            Trainer(task(), settings, clock=lambda: NOW, ranks=ranks) as trainer,
+        ):
+            if steps is not None:
+                trainer.fit()
+            trainer.restore(str(tmp_path / "first"))
+            trainer.save(tmp_path / "second")
+
+    run_ranks(2, body)
+    run(2, tmp_path / "second", None, seen)
+    assert sorted(seen) == list(range(NUM))
+
+
+def test_a_save_before_any_step_has_the_whole_source(tmp_path):
+    def body(group):
+        with RankTables(group) as ranks, Trainer(task(), ranks=ranks) as trainer:
+            trainer.save(tmp_path)
+
+    run_ranks(2, body)
+    seen = []
+    run(2, tmp_path, None, seen)
+    assert sorted(seen) == list(range(NUM))
+
+
+def test_ranks_with_other_data_are_refused(tmp_path):
+    for rank in range(2):
+        pq.write_table(pa.table(columns()), tmp_path / f"{rank}.parquet")
+
+    def body(group):
+        def source(self, mode):
+            return data.parquet(str(tmp_path / f"{group.rank}.parquet")).batch(8)
+
+        fit_rank(group, task_of([], source=source))
+
+    with pytest.raises(InvalidArgumentError, match=r"got '.*stream.*' in rank 0 and '.*stream"):
+        run_ranks(2, body)

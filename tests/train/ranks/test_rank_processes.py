@@ -101,6 +101,30 @@ def test_a_rank_that_hangs_longer_than_the_limit_is_named(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_rank_0_that_hangs_longer_than_the_limit_ends_the_others(tmp_path):
+    """It has the store of the ranks, which gives no answer then."""
+    facts = {"num_batches": 2000, "seconds": 0.01, "wait_seconds": 3}
+    with Processes(tmp_path, 2, **facts).start() as ranks:
+        ranks.read_until(1, 3)
+        ranks.running[0].send_signal(signal.SIGSTOP)
+        line, status = ranks.last(1)
+        ranks.running[0].send_signal(signal.SIGKILL)
+        assert status == 1
+        assert "rank 0 is gone or stands still" in line["text"]
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_a_rank_that_waits(tmp_path):
+    with Processes(tmp_path, 2, num_batches=2000, seconds=0.01).start() as ranks:
+        ranks.read_until(0, 3)
+        ranks.running[1].send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            time.sleep(1)
+            ranks.running[0].send_signal(signal.SIGINT)
+        assert ranks.running[0].wait(60) == -signal.SIGINT
+
+
+@pytest.mark.slow
 def test_a_rank_that_stops_for_ten_seconds_goes_on(tmp_path):
     with Processes(tmp_path, 2, num_batches=60, seconds=0.01).start() as ranks:
         ranks.read_until(0, 3)

@@ -8,11 +8,12 @@ import torch
 from monolith.cluster.ranks.rank_tables import RankTables
 from monolith.nn import Feature
 from monolith.table import Expiry
-from monolith.table.optimizers import SGD
+from monolith.table.optimizers import SGD, Adagrad
 from monolith.train import EarlyStop, Mode, Trainer, TrainSettings
 from tests.cluster.ranks.rank_threads import run_ranks
 from tests.train.ranks.rank_tasks import (
     NOW,
+    RankTask,
     fit_alone,
     fit_rank,
     joined,
@@ -124,3 +125,49 @@ def test_bytes_are_counted():
     for counts in run_ranks(2, body):
         assert min(counts.key_bytes, counts.row_bytes, counts.gradient_bytes) > 0
         assert counts.num_bytes > counts.row_bytes + counts.gradient_bytes
+
+
+def test_a_task_named_task_sees_the_norm_of_all_ranks():
+    norms = {0: [], 1: []}
+
+    def body(group):
+        class Task(RankTask):
+            batches = TRAIN
+
+            def change_gradients(self, optimizer, step):
+                norms[group.rank].append(optimizer.queues[0].norm)
+
+        Task.change_gradients.__qualname__ = "Task.change_gradients"  # as of a class of a module
+        fit_rank(group, Task())
+
+    run_ranks(2, body)
+    assert norms[0] == norms[1]
+    assert len(set(norms[0])) == 6
+
+
+def test_schedules_of_processes_are_equal_by_their_names():
+    def body(group):
+        schedule = Adagrad(lambda step: 0.1)  # each rank has a function of its own
+        features = [Feature("user", dim=3, optimizer=schedule), RankTask.features[1]]
+        return fit_rank(group, task_of(TRAIN, features=features))
+
+    assert [result.num_steps for result, *_ in run_ranks(2, body)] == [6, 6]
+
+
+def test_a_lookup_may_begin_while_a_step_forgets_its_keys():
+    class Key(int):
+        def __le__(self, other):
+            kept.setdefault(other + 100, None)  # as the thread of lookups does
+            return int(self) <= other
+
+    class Kept(dict):
+        def __setitem__(self, number, keys):
+            super().__setitem__(Key(number), keys)
+
+    kept = Kept()
+
+    def use_kept(trainer):
+        trainer.sync.engine._kept = kept
+
+    result, *_ = run_ranks(1, lambda group: fit_rank(group, task_of(TRAIN), before=use_kept))[0]
+    assert result.num_steps == 12

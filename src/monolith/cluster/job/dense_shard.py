@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ops.devices import to_host
 
 NamedTensors = list[tuple[str, torch.Tensor]]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def place_parameters(parameters: Mapping[str, torch.Tensor], num_servers: int) -> dict[str, int]:
@@ -44,6 +47,18 @@ def trained_parameters(
     groups = [] if optimizer is None else optimizer.param_groups
     stepped = {id(parameter) for group in groups for parameter in group["params"]}
     return {n: p for n, p in model.named_parameters() if id(p) in stepped}
+
+
+def describe_features(features: Iterable[object]) -> list[str]:
+    """Return lines that are equal in all processes of a job.
+
+    A function, such as a schedule of learning rates, counts by its name: its address differs.
+
+    Example:
+        >>> describe_features([len, lambda step: 1.0])
+        ['<built-in function len>', '<function <lambda>>']
+    """
+    return [_ADDRESS.sub("", str(feature)) for feature in features]
 
 
 def describe_dense(

@@ -2,6 +2,7 @@
 
 import ctypes
 import datetime
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,10 @@ from monolith.cluster.wire.value_codec import bytes_of, decode, encode
 from monolith.errors import CancelledError, UnavailableError
 
 _TURN_SECONDS = 0.5  # between two looks whether another rank has failed
+_WORD_SECONDS = 60.0  # between two lines of the log about a wait
+_PATIENT_SECONDS = 7200.0  # limit on the wait for ranks that are late and give signs of life
+
+_log = logging.getLogger(__name__)
 
 
 class Channel:
@@ -29,8 +34,8 @@ class Channel:
         watch: says why a collective does not end.
         place: number of this rank, and the number of ranks.
         wait_seconds: longest wait for the other ranks.
-        is_patient: whether to wait on for ranks that are late and give signs of life, such as for
-            rank 0 while it saves.
+        is_patient: whether to wait longer, for 2 hours, for ranks that are late and give signs of
+            life, such as for rank 0 while it saves.
 
     Attributes:
         num_bytes: number of bytes that this rank has sent to others.
@@ -56,6 +61,7 @@ class Channel:
     def cancel(self) -> None:
         """End the waits of this rank with `CancelledError`. The channel is of no use afterwards."""
         self._is_cancelled = True
+        self._keep()
 
     def all_to_all(
         self,
@@ -129,7 +135,7 @@ class Channel:
 
     def _wait(self, work: Any) -> None:
         assert self._watch is not None
-        start = limit_start = time.monotonic()
+        start = limit_start = told = time.monotonic()
         turn = datetime.timedelta(seconds=min(_TURN_SECONDS, self._wait_seconds))
         while True:
             try:
@@ -143,25 +149,42 @@ class Channel:
                 raise CancelledError(f"[Channel] the collectives of {self.name} were cancelled")
             if self._watch.reason is not None:
                 raise self._lost(self._watch.reason)
-            if time.monotonic() - limit_start > self._wait_seconds:
-                if not self._is_patient or self._watch.silent_ranks():
-                    raise self._lost(f"no end within {self._wait_seconds:g} s")
+            now = time.monotonic()
+            if now - limit_start > self._wait_seconds:
+                self._check_patience(now - start)
                 limit_start = time.monotonic()
+            if now - told > _WORD_SECONDS:
+                told = now
+                _log.info("waiting for other ranks in %s, since %.0f s", self.name, now - start)
         self.seconds += time.monotonic() - start
+
+    def _check_patience(self, seconds: float) -> None:
+        """Raise the error of a wait that has lasted too long, for the ranks that are late."""
+        assert self._watch is not None
+        if not self._is_patient or self._watch.silent_ranks():
+            raise self._lost(f"no end within {self._wait_seconds:g} s")
+        if seconds > _PATIENT_SECONDS:
+            raise self._lost(f"no end within {_PATIENT_SECONDS:g} s")
 
     def _lost(self, error: object) -> UnavailableError:
         assert self._watch is not None
         self._keep()
-        reason = self._watch.explain(self.name, error)
         return UnavailableError(
-            f"[RankGroup] expected all {self.size} ranks to go on, got their end: {reason} (rank "
-            f"{self.rank}); start all ranks again, from the newest checkpoint"
+            lost_text(self._watch.explain(self.name, error), self.rank, self.size)
         )
 
     def _keep(self) -> None:
         """Keep the process group alive: its end would wait for the collective that does not end."""
         if self._backend is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
+
+
+def lost_text(reason: str, rank: int, size: int) -> str:
+    """Return the text of the error with which a rank ends because of another one."""
+    return (
+        f"[RankGroup] expected all {size} ranks to go on, got their end: {reason} (rank {rank}); "
+        "start all ranks again, from the newest checkpoint"
+    )
 
 
 def _packed(value: Any) -> torch.Tensor:

@@ -70,7 +70,8 @@ class DenseSync:
         num_bytes: number of bytes that this rank has given to all-reduce.
 
     Raises:
-        InvalidArgumentError: a parameter is not float32 on the CPU.
+        InvalidArgumentError: a parameter is not float32 on the CPU. A backward raises it too, if it
+            makes a gradient twice.
     """
 
     def __init__(
@@ -111,6 +112,12 @@ class DenseSync:
     def _note(self, parameter: torch.Tensor) -> None:
         if not self._is_armed:
             return
+        if self._bucket_of[parameter].num_missing <= 0:  # type: ignore[index]
+            raise InvalidArgumentError(
+                "[DenseSync] expected a backward that makes each gradient once, got a second one "
+                f"of a parameter of shape {tuple(parameter.shape)}, after its sum over ranks has "
+                "begun; use torch.utils.checkpoint with use_reentrant=False"
+            )
         self._bucket_of[parameter].num_missing -= 1  # type: ignore[index]
         while self._num_sent < len(self._buckets):
             if self._buckets[self._num_sent].num_missing > 0:

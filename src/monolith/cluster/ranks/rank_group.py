@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from monolith.cluster.job.job_values import first_difference
-from monolith.cluster.ranks.channel import Channel
+from monolith.cluster.ranks.channel import Channel, lost_text
 from monolith.cluster.ranks.rank_watch import RankWatch
 from monolith.environment import torchrun_variables
-from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.errors import InvalidArgumentError, OpError, UnavailableError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -169,9 +169,31 @@ class RankGroup:
                 )
 
     def fail(self, error: BaseException) -> None:
-        """Tell all ranks that this one fails; an error of another rank is known to all already."""
+        """Tell all ranks that this one fails, and end its waits.
+
+        An error of another rank is known to all already.
+        """
         if self._watch is not None and self._watch.reason is None:
             self._watch.tell(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+        self.cancel()
+
+    def on_failure(self, call: Callable[[], object]) -> None:
+        """Call a function, on a thread, as soon as it is known that a rank has failed.
+
+        Args:
+            call: Takes the place of a function before it.
+        """
+        if self._watch is not None:
+            self._watch.on_failure = call
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return why the ranks end, if an error came after the failure of another rank."""
+        reason = None if self._watch is None else self._watch.reason
+        if reason is None or reason.startswith(f"rank {self.rank} failed:"):
+            return error
+        if not isinstance(error, OpError) or reason in str(error):
+            return error
+        return UnavailableError(lost_text(reason, self.rank, self.size))
 
     def cancel(self) -> None:
         """End all waits of this rank for others."""
@@ -254,7 +276,7 @@ def group_of_file(path: str, rank: int, size: int, options: RankOptions | None =
         options: how to wait.
 
     Raises:
-        UnavailableError: rank 0 did not come in time.
+        UnavailableError: rank 0 did not come in time, or is gone.
     """
     options = options or RankOptions()
     limit = datetime.timedelta(seconds=options.start_seconds)
@@ -266,7 +288,13 @@ def group_of_file(path: str, rank: int, size: int, options: RankOptions | None =
         os.replace(part, path)
     else:
         port = _port_of(path, rank, options.start_seconds)
-        store = TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
+        try:
+            store = TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"[RankGroup] expected the store of the ranks at port {port}, which rank 0 wrote "
+                f"to {path}, got {error} (rank {rank}); start all ranks again"
+            ) from error
     return RankGroup(store, rank, size, options, is_host=rank == 0)
 
 

@@ -14,6 +14,7 @@ from monolith.cluster.shard_hosts import GroupHost
 from monolith.cluster.zmq.connect import connect_servers
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_loop import ServerLoop
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,9 +31,15 @@ class RankTables:
     Args:
         group: the ranks.
 
+    A wait of the `with` block that ends because a rank has failed becomes an `UnavailableError`
+    with the reason.
+
     Attributes:
         group: the ranks.
         servers: all ranks as the servers of their shards.
+
+    Raises:
+        InvalidArgumentError: the host name of one of several machines is none that others reach.
     """
 
     def __init__(self, group: RankGroup) -> None:
@@ -48,13 +55,14 @@ class RankTables:
         machines = group.control.gather(socket.gethostname())
         is_one_machine = len(set(machines)) == 1
         keys = None if is_one_machine else self._keys()
-        address = "127.0.0.1" if is_one_machine else socket.gethostbyname(socket.gethostname())
+        address = "127.0.0.1" if is_one_machine else _own_address()
         self._host = ServerHost(group.rank, group.size, label=f"rank {group.rank}")
         self._loop = ServerLoop(self._host, f"tcp://{address}:0", keys=keys)
         self._loop.start()
         self.servers = self._remote = connect_servers(
             group.control.gather(self._loop.address), keys=keys, timeout_seconds=group.wait_seconds
         )
+        group.on_failure(self._remote.close)  # calls to a rank that has failed end too
 
     def _keys(self) -> CurveKeys:
         keys = asdict(CurveKeys.new()) if self.group.rank == 0 else None
@@ -100,3 +108,20 @@ class RankTables:
                 self.group.fail(error)
         finally:
             self.close()
+        if error is not None and (reason := self.group.explain(error)) is not error:
+            raise reason from error
+
+
+def _own_address() -> str:
+    """Return the address at which other machines reach this one, by its host name."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        address = str(error)
+    if not address[:1].isdigit() or address.startswith("127."):
+        raise InvalidArgumentError(
+            f"[RankTables] expected a host name by which other machines reach this one, got "
+            f"{name!r}, which is {address}; correct /etc/hosts"
+        )
+    return address

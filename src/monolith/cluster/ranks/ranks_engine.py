@@ -143,6 +143,7 @@ class RanksEngine(ExchangeEngine):
         transfer: dtype of rows and gradients on their way; sums are computed in float32.
 
     Attributes:
+        transfer: the same.
         keys: exchange of keys, with the numbers of sent bytes.
         reader: engine that reads the same tables by calls.
         facts: what the next lookup of this rank says to the others; None takes its batch.
@@ -160,7 +161,7 @@ class RanksEngine(ExchangeEngine):
         transfer: str = "float32",
     ) -> None:
         super().__init__(tables, features, transfer=transfer)
-        group = ranks.group
+        self.transfer, group = transfer, ranks.group
         self._set_places(group.size)
         listed = list(self.tables.values())
         self.reader = servers_engine(ranks.servers)(listed, list(features))
@@ -269,8 +270,9 @@ class RanksEngine(ExchangeEngine):
         lost = heads.not_finite.any(0)
         summed.owned = _Owned(heads, self._folds.fold(parts))
         summed.owned.sums.squares[lost] = math.nan
-        for number in [n for n in self._kept if n <= max(covered, default=-1)]:
-            del self._kept[number]
+        for number in list(self._kept):  # a copy: a lookup may add to them meanwhile
+            if number <= max(covered, default=-1):
+                del self._kept[number]
         self._covered = ()
         return summed.owned
 

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from monolith.errors import OutOfRangeError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.figures import Figures, FiguresHook
 from monolith.train.inputs import Inputs
@@ -65,7 +66,8 @@ class RankLoop(TrainLoop):
     def _next_sample(self) -> Any:
         try:
             return self._next_batches(1)[0]
-        except StopIteration:
+        except (StopIteration, OutOfRangeError):
+            self.has_data_ended = True
             return None
 
     def _take(self) -> StepInput:
@@ -77,7 +79,8 @@ class RankLoop(TrainLoop):
         """Compute losses and gradients, and add up those of dense parameters over all ranks."""
         assert self._lookups is not None
         lookups, rank = self._lookups.lookups, self.sync.group.rank
-        self.updates.wait()
+        if not parts:  # else the update before this one runs during the forward
+            self.updates.wait()
         own = [messages for messages in lookups if not messages.facts[rank].has_ended]
         outputs = []
         for number, (part, messages) in enumerate(zip(parts, own, strict=True), 1):
@@ -123,6 +126,8 @@ class RankLoop(TrainLoop):
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Start to read ahead; a run that fails ends its waits for other ranks."""
         coordinator.add_cleanup(self._end_waits)
+        limit = 2 * self.sync.group.wait_seconds  # the waits for other ranks end first, with a name
+        self.reader.timeout_seconds = max(self.reader.timeout_seconds, limit)
         super().after_create_session(run, coordinator)
 
     def _end_waits(self) -> None:
@@ -154,14 +159,16 @@ class RankStateHook(Hook):
 
     Args:
         sync: part of this rank in the job.
+        finish_updates: waits for the update of this rank that runs on a thread.
     """
 
-    def __init__(self, sync: RankSync) -> None:
-        self._sync = sync
+    def __init__(self, sync: RankSync, finish_updates: Callable[[], None]) -> None:
+        self._sync, self._finish_updates = sync, finish_updates
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
-        """Gather, if rank 0 saves after this step."""
+        """Gather, if rank 0 saves after this step: its cut has the updates of all ranks."""
         if self._sync.is_save_agreed:
+            self._finish_updates()
             self._sync.gather_state()
 
     def end(self, run: Run) -> None:
@@ -233,4 +240,4 @@ def join_ranks(
     if not isinstance(loop, RankLoop):
         return []
     loop.interrupt, loop.wants_save = interrupt, is_save_due
-    return [RankStateHook(loop.sync)]
+    return [RankStateHook(loop.sync, loop.updates.wait)]

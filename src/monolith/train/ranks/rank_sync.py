@@ -7,7 +7,11 @@ from typing import Any
 import torch
 
 from monolith.cluster.data_service import ServiceSource
-from monolith.cluster.job.dense_shard import describe_dense, trained_parameters
+from monolith.cluster.job.dense_shard import (
+    describe_dense,
+    describe_features,
+    trained_parameters,
+)
 from monolith.cluster.ranks.dense_sync import DenseSync
 from monolith.cluster.ranks.key_exchange import (
     ExchangeCounts,
@@ -25,9 +29,10 @@ from monolith.nn import Features
 from monolith.ops import Ragged
 from monolith.train.figures import Meter
 from monolith.train.inputs import Inputs, Trainee
-from monolith.train.ranks.rank_source import RankSource, is_of_ranks
+from monolith.train.ranks.rank_source import RankPosition, RankSource, is_of_ranks
 from monolith.train.run_state import RANK_STATES, RunState, random_states
 from monolith.train.settings import TrainSettings
+from monolith.train.task import Task
 
 STOP, INTERRUPT, TERMINATE, SAVE = range(4)
 """Wishes of a rank: a hook's stop, Ctrl-C, SIGTERM, and the chief's save after this step."""
@@ -60,7 +65,7 @@ class RankSync:
         self.group = ranks.group
         state.rank = self.group.rank
         dense = trainee.optimizer.dense
-        self.group.check_equal(_facts_of(trainee))
+        self.group.check_equal(_facts_of(trainee, state))
         parameters = trained_parameters(trainee.model, dense)
         self.dense = DenseSync(self.group.dense, parameters.values(), NUM_WISHES)
         self.dense.broadcast([*trainee.model.parameters(), *trainee.model.buffers()])
@@ -68,8 +73,7 @@ class RankSync:
         self.engine = engine if isinstance(engine, RanksEngine) else None
         self._keys = KeyExchange(self.group.lookups, 0) if self.engine is None else self.engine.keys
         self._empty = {name: Ragged.from_lists([]) for name in trainee.features.features}
-        changes = type(trainee.task).change_gradients
-        is_changed = changes.__qualname__ != "Task.change_gradients"
+        is_changed = type(trainee.task).change_gradients is not Task.change_gradients
         self._needs_norm = is_changed or trainee.settings.clip_norm is not None
         self.is_save_agreed = self.has_equal_losses = False
         self.source: RankSource | None = None
@@ -151,15 +155,18 @@ class RankSync:
         """Begin a fit: divide its source, and give all ranks the dense values of rank 0.
 
         Raises:
-            InvalidArgumentError: the source is a data service.
+            InvalidArgumentError: the source is a data service, or the ranks have different data.
         """
         if isinstance(source, ServiceSource):
             raise InvalidArgumentError(
                 "[Trainer] expected a source that ranks divide among them, got a data service, "
                 "whose batches go to whoever asks first; give the task's own source"
             )
-        self.source = RankSource(source, self.group.rank, self.group.size)
-        model = self._trainee.model
+        self.source = source = RankSource(source, self.group.rank, self.group.size)
+        names = [source.own_names(0, rank) for rank in range(self.group.size)]
+        self.group.check_equal({"data": [name for part in names for name in part]})
+        clock, model = self._trainee.clock, self._trainee.model
+        clock.begin_at(self.group.control.share(clock.now()))
         self.dense.broadcast([*model.parameters(), *model.buffers()])
         if self.engine is not None:
             self.engine.forget()
@@ -185,21 +192,24 @@ class RankSync:
 
     def gather_state(self) -> None:
         """Give rank 0 what a checkpoint has of all ranks: positions, generators and figures."""
-        assert self.source is not None
         position = self._state.position
-        left = self.source.left_of(None if is_of_ranks(position) else position)
+        left = None  # the position of a checkpoint that was restored is that of all ranks
+        if self.source is not None and isinstance(position, RankPosition):
+            left = self.source.left_of(position)
         figures_state = self._state.figures_state()
         own = {"left": _plain(left), "random": random_states(), "figures": figures_state}
         states = self.group.control.gather(own)
         if not self.is_chief:
             return
         figures = merged_figures(self._trainee.new_meter, [state["figures"] for state in states])
+        if self.source is not None and left is not None:
+            position = self.source.joined([tuple(state["left"]) for state in states])
         joint = {
-            "position": self.source.joined([tuple(state["left"]) for state in states]),
+            "position": position,
             "figures": None if figures is None else figures.state_dict(),
             RANK_STATES: [state["random"] for state in states[1:]],
         }
-        self._joint = self._state.step, joint
+        self._joint, self._state.joint = (self._state.step, joint), self._saved
 
     def _saved(self) -> Mapping[str, Any]:
         """Return the parts of the state that are those of all ranks at this step."""
@@ -284,7 +294,7 @@ def merged_figures(new_meter: Callable[[], Meter], states: Sequence[Any]) -> Met
     return total
 
 
-def _facts_of(trainee: Trainee) -> dict[str, list[str]]:
+def _facts_of(trainee: Trainee, state: RunState) -> dict[str, list[str]]:
     """Return what must be equal in all ranks."""
     task, settings = trainee.task, trainee.settings
     names = (
@@ -293,8 +303,13 @@ def _facts_of(trainee: Trainee) -> dict[str, list[str]]:
     )
     parameters = trained_parameters(trainee.model, trainee.optimizer.dense)
     return {
-        "features": [str(feature) for feature in task.features],
+        "features": describe_features(task.features),
         "tables": [config_text(table.config) for table in trainee.features.tables.values()],
         "dense": describe_dense(parameters, trainee.optimizer.dense),
-        "settings": [f"{name} {getattr(settings, name)}" for name in names],
+        "rates": describe_features(f"{name} {rate}" for name, rate in state.rates.items()),
+        "settings": [
+            *(f"{name} {getattr(settings, name)}" for name in names),
+            f"evict_every_hours {dict(task.evict_every_hours)}",
+            f"transfer {getattr(trainee.features.pending.engine, 'transfer', None)}",
+        ],
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from monolith.checkpoint import Checkpoint, find
+from monolith.cluster.job.dense_shard import describe_features
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.remote_servers import RemoteServers
 from monolith.cluster.server_host import config_text
@@ -140,7 +141,7 @@ def _facts_of(trainer: Trainer) -> dict[str, list[str]]:
     tables = trainer.features.tables.values()
     settings = trainer.settings
     return {
-        "features": [str(feature) for feature in trainer.task.features],
+        "features": describe_features(trainer.task.features),
         "tables": [config_text(table.config) for table in tables],
         "dense": trainer.served.lines,
         "settings": [f"steps {settings.steps}", f"accumulate {settings.accumulate}"],
