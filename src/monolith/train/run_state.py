@@ -331,7 +331,7 @@ class RunState:
         elif self.step > self.first and not getattr(source, "knows_positions", False):
             _log.warning(
                 "the source %s has no position in the checkpoint, or no resume; it is read from "
-                "where it is",
+                "where it is, and samples that the checkpoint has seen may be trained once more",
                 type(source).__name__,
             )
         return iter(source)

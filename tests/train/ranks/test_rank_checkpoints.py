@@ -1,5 +1,7 @@
 """Checkpoints of ranks: one cut of all, which any number of ranks and a local run restore."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -7,6 +9,8 @@ from monolith import data
 from monolith.checkpoint import find
 from monolith.cluster.ranks.rank_tables import RankTables
 from monolith.train import Hook, Trainer, TrainSettings
+from monolith.train.roles.worker import run_worker
+from tests.cluster.job.running_job import RunningJob
 from tests.cluster.ranks.rank_threads import run_ranks
 from tests.train.ranks.rank_tasks import NOW, fit_rank, largest_difference, task_of, values_of
 
@@ -135,3 +139,87 @@ def test_all_ranks_save_together_when_a_hook_asks_for_it(tmp_path):
     run_ranks(2, body)
     assert prefixes == [f"{tmp_path}/model.ckpt-3"] * 2
     assert find(str(tmp_path)).step == 3
+
+
+@pytest.fixture
+def start():
+    """(number of servers, of workers) -> servers that know the task; they end with the test."""
+    started = []
+
+    def start(num_servers, num_workers=1):
+        make = {"make_model": task().build, "make_optimizer": task().optimizer}
+        started.append(RunningJob(num_servers, num_workers, **make))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.close()
+
+
+def run_job(running, folder, seen, *, steps=None, checkpoint=None, began=None):
+    """Train as the workers of a job, each on a thread; the values of all tables before the end."""
+    settings = TrainSettings(steps=steps, checkpoint_dir=str(folder), save_every=0)
+    values = []
+
+    def work(worker):
+        options = {"checkpoint": checkpoint, "began": began} if worker == 0 else {}
+        run_worker(
+            task(),
+            settings,
+            running.servers(worker),
+            hooks=[Users(seen)],
+            then=lambda trainer: values.append(values_of(trainer)),
+            **options,
+        )
+
+    with ThreadPoolExecutor(running.num_workers) as pool:
+        for future in [pool.submit(work, worker) for worker in range(running.num_workers)]:
+            future.result(60)
+    return values[0]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_ranks_go_on_with_the_rows_parameters_and_steps_of_a_job(
+    start, tmp_path, caplog, num_workers
+):
+    seen, restored = [], []
+    parameters, rows = run_job(start(2, num_workers), tmp_path, seen, steps=10)
+    num_steps = find(str(tmp_path)).step
+
+    def body(group):
+        def restore(trainer):
+            trainer.restore(str(tmp_path))
+            restored.append((trainer.state.step, *values_of(trainer)))
+            group.control.gather(None)
+
+        return fit_rank(group, task(), None, [Users(seen)], restore)
+
+    found = run_ranks(2, body)
+    for step, *values in restored:
+        assert step == num_steps
+        assert largest_difference(values[0], parameters) == 0
+        assert largest_difference(values[1], rows) == 0
+    assert found[0][0].ended == "end of data"
+    # The position of one worker is that in the whole source; two have shares of their own.
+    is_exact = num_workers == 1
+    assert (sorted(seen) == list(range(NUM))) == is_exact
+    assert ("may be trained once more" in caplog.text) == (not is_exact)
+
+
+@pytest.mark.dist
+def test_a_job_goes_on_with_the_rows_parameters_and_steps_of_ranks(start, tmp_path, caplog):
+    found, restored = run(2, tmp_path, 6, []), []
+
+    def note(trainer):
+        restored.append((trainer.state.step, *values_of(trainer)))
+
+    checkpoint = find(str(tmp_path))
+    again = []
+    run_job(start(2), tmp_path, again, checkpoint=checkpoint, began=note)
+    ((step, parameters, rows),) = restored
+    assert step == 6
+    assert largest_difference(parameters, found[0][1]) == 0
+    assert largest_difference(rows, found[0][2]) == 0
+    assert sorted(again) == list(range(NUM))
+    assert "the positions of synchronous ranks, which are no shares of a job" in caplog.text

@@ -51,8 +51,6 @@ class RankSource(Iterable[Batch]):
         TypeError: the source cannot be divided.
     """
 
-    knows_positions = True
-
     def __init__(self, source: Iterable[Batch], rank: int, size: int) -> None:
         self._source, self._rank, self._size = source, rank, size
         self._division = size

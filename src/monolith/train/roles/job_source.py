@@ -67,9 +67,7 @@ class JobSource(Iterator[Batch]):
             position: Position in the whole source, of a run without a job; used by a job of one
                 worker that begins its share.
         """
-        if is_of_ranks(position):
-            _log.warning("the positions of synchronous ranks are no shares of a job: it reads anew")
-            position = None
+        position = in_whole_source(position)
         self._first = position if self._job.num_workers == 1 else None
         return self
 
@@ -136,6 +134,17 @@ class JobSource(Iterator[Batch]):
         """Close the files of the share."""
         with contextlib.suppress(ValueError):
             self._close_share()
+
+
+def in_whole_source(position: Any) -> Any:
+    """Return a position, or None with a warning if it is that of synchronous ranks."""
+    if not is_of_ranks(position):
+        return position
+    _log.warning(
+        "the checkpoint has the positions of synchronous ranks, which are no shares of a job: the "
+        "job trains its data from the beginning, and samples of the ranks once more"
+    )
+    return None
 
 
 class OpenedShares(Protocol):

@@ -12,7 +12,12 @@ from monolith.cluster.job.job_values import Taken, name_of
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError
 from monolith.train.inputs import TaskColumns
-from monolith.train.roles.job_source import JobPosition, JobSource, job_source
+from monolith.train.roles.job_source import (
+    JobPosition,
+    JobSource,
+    in_whole_source,
+    job_source,
+)
 from monolith.train.task import Mode, Task
 
 
@@ -92,6 +97,7 @@ class ServedJobBatches(ServedBatches):
         Raises:
             FailedPreconditionError: The data service divides the source into several shares.
         """
+        position = in_whole_source(position)
         if self._is_alone and position is not None:
             if not self._is_whole:
                 raise FailedPreconditionError(
