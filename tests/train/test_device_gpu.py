@@ -30,7 +30,7 @@ class Wide(Clicks):
         )
 
     def optimizer(self, model):
-        return torch.optim.Adagrad(model.parameters(), lr=0.05)
+        return torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1)
 
 
 def numbers_of(value):

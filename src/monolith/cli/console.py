@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
@@ -46,6 +47,36 @@ def emit_json(value: Any) -> None:
     from monolith.data.files.tabular import finite  # late: other output does not wait for torch
 
     sys.stdout.write(json.dumps(finite(value), default=str, allow_nan=False) + "\n")
+
+
+@contextmanager
+def status_lines(facts: Callable[[], Mapping[str, Any]], seconds: float | None) -> Iterator[None]:
+    """Print facts of a process as JSON lines in the block, on a thread.
+
+    Args:
+        facts: Function that returns the fields of a line.
+        seconds: Seconds between two lines; None prints none.
+    """
+    if seconds is None:
+        yield
+        return
+    is_over = threading.Event()
+
+    def report() -> None:
+        while not is_over.wait(seconds):
+            try:
+                emit_json({"event": "status", **facts()})
+                sys.stdout.flush()
+            except OSError:  # the reader of the pipe is gone
+                return
+
+    thread = threading.Thread(target=report, name="status", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -5,13 +5,12 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from monolith.cli.console import emit_json, fail, say
+from monolith.cli.console import emit_json, fail, say, status_lines
 from monolith.cli.options import run_options as run
 
 if TYPE_CHECKING:
@@ -176,38 +175,11 @@ def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
         _tell(as_json, {"event": "ready", "address": process.address, "pid": os.getpid()}, text)
-        with _reports(process, status_seconds if as_json else None):
+        with status_lines(process.status, status_seconds if as_json else None):
             process.run()
         status = process.status()
     words = f"{status['batches']:,} batches" if "batches" in status else "its work"
     _tell(as_json, {"event": "ended", **status}, f"{received[0]}: ended after {words}")
-
-
-@contextlib.contextmanager
-def _reports(
-    process: "DispatcherProcess | DataWorkerProcess", seconds: float | None
-) -> Iterator[None]:
-    """Print the numbers of a process as JSON lines at intervals, on a thread, in the block."""
-    is_over = threading.Event()
-
-    def report() -> None:
-        while not is_over.wait(seconds):
-            try:
-                emit_json({"event": "status", **process.status()})
-                sys.stdout.flush()
-            except OSError:  # the reader of the pipe is gone
-                return
-
-    if seconds is None:
-        yield
-        return
-    thread = threading.Thread(target=report, name="status", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def _tell(as_json: bool, value: dict[str, Any], text: str) -> None:

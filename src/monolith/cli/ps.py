@@ -1,17 +1,14 @@
 """`monolith ps`: run a parameter server."""
 
-import contextlib
 import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from monolith.cli.console import emit_json, fail, say
+from monolith.cli.console import emit_json, fail, say, status_lines
 from monolith.cli.options import run_options as run
 
 if TYPE_CHECKING:
@@ -151,7 +148,8 @@ def ps(
         if not no_hints:
             text += f"; next: {_next_command(facts, task, discovery, keys)}"
         _tell(as_json, {"event": "ready", **facts}, text)
-        with _reports(process.health, status_seconds if as_json else None):
+        lines = status_seconds if as_json else None
+        with status_lines(lambda: _sizes(process.health()), lines):
             process.run(linger_seconds=linger_seconds)
         is_drained = process.drain(drain_seconds)
         counts = dict(process.loop.counts)
@@ -176,33 +174,11 @@ def _dense_of(
     return dense_shard(task_class.from_settings(resolved.value), how, index, num_servers)
 
 
-@contextlib.contextmanager
-def _reports(status: Callable[[], dict[str, Any]], seconds: float | None) -> Iterator[None]:
-    """Print the sizes of the tables as JSON lines at intervals, on a thread, in the block."""
-    is_over = threading.Event()
-
-    def report() -> None:
-        while not is_over.wait(seconds):
-            facts = status()
-            tables = facts["tables"].values()
-            names = ("rows", "bytes", "update_calls")
-            sums = {name: sum(table[name] for table in tables) for name in names}
-            try:
-                emit_json({"event": "status", "index": facts["index"], **sums})
-                sys.stdout.flush()
-            except OSError:  # the reader of the pipe is gone
-                return
-
-    if seconds is None:
-        yield
-        return
-    thread = threading.Thread(target=report, name="status", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+def _sizes(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the sums over the tables of a server."""
+    tables = facts["tables"].values()
+    names = ("rows", "bytes", "update_calls")
+    return {"index": facts["index"], **{n: sum(table[n] for table in tables) for n in names}}
 
 
 def _words_of_start(facts: dict[str, Any], keys: str | None) -> str:

@@ -302,6 +302,24 @@ class TestServerZeroCameBack:
         second = self.join(1)
         assert second.take() == Taken("share", B)
 
+    def test_shares_wait_for_a_worker_that_the_save_does_not_know(self):
+        early = job("abc", clock=Clock())
+        Worker(early, 0)
+        self.saved = early.export()
+        self.load()
+        first = self.join(0)
+        assert first.take() == Taken("wait")
+        self.join(1, finished=[A])
+        assert first.take() == Taken("share", B)
+
+    def test_shares_do_not_wait_for_a_worker_that_had_left_before_the_save(self):
+        old = job("abc", clock=Clock())
+        Worker(old, 0)
+        Worker(old, 1).leave()
+        self.saved = old.export()
+        self.load()
+        assert self.join(0).take() == Taken("share", A)
+
     def test_shares_do_not_wait_for_ever(self):
         self.load()
         second = self.join(1)

@@ -567,8 +567,8 @@ class JobState:
 
         Args:
             state: Of `export`.
-            with_workers: Whether the workers of the save are still there and will join again;
-                shares wait for them.
+            with_workers: Whether the workers are still there and will join again; shares wait for
+                all but those that had left before the save.
 
         Raises:
             InvalidArgumentError: The state is none of `export`; nothing has changed.
@@ -587,7 +587,10 @@ class JobState:
                     known = self._workers.setdefault(worker, JobWorker(0, [], is_alive=False))
                     known.number = max(known.number, number)
                     known.samples = max(known.samples, num_samples)
-                self._expected = set(saved.alive).difference(self.alive_workers())
+                left = {worker for worker, _, _ in saved.numbers}.difference(saved.alive)
+                self._expected = set(range(self.num_workers)).difference(
+                    left, self.alive_workers()
+                )
                 self._expected_until = self._clock() + REJOIN_SECONDS
             else:  # this start of the job counts its own steps from 0
                 self._first_step += sum(number for _, number, _ in saved.numbers)
