@@ -25,9 +25,13 @@ after second jobs with the seeds 1 and 2. A model that has learnt nothing has a 
 
 
 def assert_within_spread(loss):
-    """A loss is as near to the mean of the undisturbed ones as these are to each other."""
+    """A loss is at most as far above the mean of the undisturbed ones as these are apart.
+
+    Lower ones are right: workers that wait for each other are less stale and learn more. That
+    nothing was trained twice to get there is what the counts say.
+    """
     mean, spread = statistics.mean(UNDISTURBED), max(UNDISTURBED) - min(UNDISTURBED)
-    assert abs(loss - mean) <= spread, f"{loss:.4f}, undisturbed {UNDISTURBED}"
+    assert loss - mean <= spread, f"{loss:.4f}, undisturbed {UNDISTURBED}"
 
 
 def run_with_kills(job, held_out, *strikes, num_samples=800):

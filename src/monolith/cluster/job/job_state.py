@@ -27,7 +27,7 @@ from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgume
 WATCH_SECONDS = 3.0
 """Seconds after which a watch is answered without news."""
 
-REJOIN_SECONDS = 15.0
+REJOIN_SECONDS = 30.0
 """Seconds for which shares wait after server 0 came back, until all workers say what they have."""
 
 _MAX_SHARES = 1_000_000
@@ -588,7 +588,7 @@ class JobState:
                     known.number = max(known.number, number)
                     known.samples = max(known.samples, num_samples)
                 left = {worker for worker, _, _ in saved.numbers}.difference(saved.alive)
-                self._expected = set(range(self.num_workers)).difference(left, self.alive_workers())
+                self._expected = {*range(self.num_workers)} - left - {*self.alive_workers()}
                 self._expected_until = self._clock() + REJOIN_SECONDS
             else:  # this start of the job counts its own steps from 0
                 self._first_step += sum(number for _, number, _ in saved.numbers)
