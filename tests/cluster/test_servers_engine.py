@@ -313,15 +313,18 @@ def test_what_is_not_finite_is_skipped_or_clipped_by_occurrence(policy):
 
 def test_tables_that_are_not_on_the_servers_are_refused():
     with LocalServers(2) as servers:
-        tables = sharded(servers, SMALL[:1], routing=FloorModRouting(2))
-        text = r"expected tables with PartitionRouting over 2 servers, got FloorModRouting over 2"
+        by_key = sharded(servers, SMALL[:1], routing=FloorModRouting(2))
+        text = r"over 3 servers, got FloorModRouting over 2 \(table 'a'\)"
         with pytest.raises(ValueError, match=text):
-            servers_engine(servers)(tables, [X])
+            ServersEngine(by_key, [X], lambda names: [None] * 3)
         with pytest.raises(
             NotFoundError, match=r"shards of the tables, got none of b \(/job:ps/ta"
         ):
             servers_engine(servers)([Table(SMALL[1])], [Y])
-        sharded(servers, SMALL[1:])
+        by_hash = sharded(servers, SMALL[1:])
+        text = r"one routing, got FloorModRouting \(table 'a'\) and PartitionRouting \(table 'b'\)"
+        with pytest.raises(ValueError, match=text):
+            servers_engine(servers)([*by_key, *by_hash], [X, Y])
         with pytest.raises(TypeError, match="expected tables as ShardedTable, got Table"):
             servers_engine(servers)([Table(SMALL[1])], [Y])
 

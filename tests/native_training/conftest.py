@@ -4,9 +4,9 @@ from monolith.native_training import hvd_lib
 from tests.native_training.rank_processes import rank_nursery
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rank_forks():
-    """The process that forks ranks."""
+    """The process that forks ranks, for all tests."""
     with rank_nursery() as nursery:
         yield nursery
 

@@ -48,7 +48,7 @@ class Ranks:
 
 
 class Nursery:
-    """The process that forks ranks, for all tests of a module."""
+    """The process that forks ranks, for all tests."""
 
     def __init__(self, process):
         self._process = process
@@ -108,7 +108,7 @@ def rank_nursery():
         start_new_session=True,  # a group with the ranks
     ) as process:
         try:
-            with limited(process.kill, 900):
+            with limited(process.kill, 3600):
                 yield Nursery(process)
         finally:
             os.killpg(process.pid, signal.SIGKILL)

@@ -208,6 +208,26 @@ class Ones(NativeTask):
         return torch.optim.SGD(model.parameters(), lr=1.0)
 
 
+class Counted(NativeTask):
+    """The loss is a sum, so a batch may be empty; each rank has batches of these sizes."""
+
+    counts = ((1,), (1,))
+
+    def create_input_fn(self, mode):
+        def input_fn():
+            for size in self.counts[task_context.get().worker_index]:
+                yield {"id": Ragged.from_lists([[number] for number in range(size)])}
+
+        return input_fn
+
+    def create_model_fn(self):
+        def model_fn(features, mode, config):
+            rows, _ = embedded(self, "id", 1)
+            return EstimatorSpec(mode, loss=rows.sum())
+
+        return model_fn
+
+
 class Watch(Hook):
     """Counts the steps of a run and their staleness."""
 

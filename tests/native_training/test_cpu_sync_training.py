@@ -123,6 +123,13 @@ def test_a_job_ends_with_the_data_of_the_shorter_rank(rank_forks, tmp_path):
 
 
 @pytest.mark.dist
+@pytest.mark.parametrize("sizes", [[[3, 0], [2, 2, 2, 2]], [[3, 1, 1], [2, 0]]])
+def test_a_last_batch_without_samples_ends_all_ranks(rank_forks, tmp_path, sizes):
+    arguments = JOB, "Counted", str(tmp_path / "model"), None, {}, sizes
+    assert [each["steps"] for each in rank_forks.run(tmp_path, 2, *arguments)] == [2, 2]
+
+
+@pytest.mark.dist
 def test_requests_of_samples_stop_a_job(rank_forks, tmp_path):
     """The samples of the n-th batch of rank 0 have time 100 n."""
     (tmp_path / "model").mkdir()

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from monolith.table.initializers import key_hash
-from monolith.table.routing import FloorModRouting, PartitionRouting
+from monolith.table.routing import FloorModRouting, PartitionRouting, routing_of
 from tests.suites.table_base import EDGE_KEYS, keys, random_keys
 
 EVERY_COUNT = pytest.mark.parametrize("num_shards", [1, 2, 3, 7, 1000, 4096])
@@ -50,3 +50,12 @@ def test_a_number_of_shards_that_is_no_integer():
     text = r"\[PartitionRouting\] expected num_shards as an integer, got 1.5"
     with pytest.raises(TypeError, match=text):
         PartitionRouting(1.5)
+
+
+def test_partition_strategies_are_routings():
+    assert type(routing_of("[here]", "div", 3)) is PartitionRouting
+    assert type(routing_of("[here]", "mod", 3)) is FloorModRouting
+    with pytest.raises(
+        ValueError, match=r"\[here\] expected partition_strategy in div, mod, got 'x'"
+    ):
+        routing_of("[here]", "x", 3)

@@ -36,7 +36,7 @@ class ServersEngine(ExchangeEngine):
     a message for this table. A cut of a table has a step wholly or not at all.
 
     Args:
-        tables: with a shard on each server, by `PartitionRouting`.
+        tables: with a shard on each server, all by `PartitionRouting` or all by `FloorModRouting`.
         features: of these tables, with different names.
         connect: names of tables -> a transport to each server, each to a `GroupHost` of the shards
             of these tables.

@@ -1,6 +1,8 @@
 """Assignment of keys to shards. Content of rows never depends on it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -125,3 +127,33 @@ class FloorModRouting(Routing):
     def partitions_of(self, shard: int) -> range:
         """Return all partitions."""
         return range(NUM_PARTITIONS)
+
+
+PARTITION_STRATEGIES: Mapping[str, type[Routing]] = MappingProxyType(
+    {"div": PartitionRouting, "mod": FloorModRouting}
+)
+"""Names of the reference system: ranges of hashes in place of ranges of numbers, or remainders."""
+
+
+def routing_of(where: str, partition_strategy: str, num_shards: int) -> Routing:
+    """Return the routing of a partition strategy.
+
+    Args:
+        where: Begins the message.
+        partition_strategy: Name, one of `PARTITION_STRATEGIES`.
+        num_shards: Number of shards.
+
+    Raises:
+        ValueError: There is no such strategy.
+
+    Example:
+        >>> routing_of("[RankTables]", "mod", 3).shard_of(torch.tensor([7, -7, 8])).tolist()
+        [1, 2, 2]
+    """
+    kind = PARTITION_STRATEGIES.get(partition_strategy)
+    if kind is None:
+        raise ValueError(
+            f"{where} expected partition_strategy in {', '.join(PARTITION_STRATEGIES)}, got "
+            f"{partition_strategy!r}"
+        )
+    return kind(num_shards)

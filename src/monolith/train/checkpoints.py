@@ -11,11 +11,13 @@ from monolith.checkpoint import Checkpoint, Contents, WriteOptions, find, save
 from monolith.checkpoint.dense_tensors import describe, module_tensors
 from monolith.checkpoint.state_tree import Stateful
 from monolith.cluster.job.job_client import JOB
+from monolith.cluster.job.job_values import SavedJob
 from monolith.cluster.job.served_dense import DENSE_VERSIONS
 from monolith.cluster.remote_servers import CLIENTS, RemoteServers
 from monolith.errors import NotFoundError
 from monolith.table.disk.workers import Progress
 from monolith.train.rates import rename_tables
+from monolith.train.roles.job_source import position_of_job
 from monolith.train.run_metrics import write_save
 
 if TYPE_CHECKING:
@@ -97,6 +99,8 @@ def restore_trainer(
     saved_rates = rename_tables(trainer.state.saved_rates, names)
     trainer.rates.take_over(saved_rates, trainer.state.step)
     _send_restored(trainer, checkpoint)
+    if trainer.job is None and trainer.state.position is None:
+        _take_over_shares(trainer, checkpoint)
     if trainer.sync is not None:
         trainer.sync.after_restore()
     return checkpoint
@@ -111,6 +115,17 @@ def _send_restored(trainer: "Trainer", checkpoint: Checkpoint) -> None:
     if saved is not None:
         trainer.job.load(saved)
     trainer.job.set_steps(trainer.state.step)
+
+
+def _take_over_shares(trainer: "Trainer", checkpoint: Checkpoint) -> None:
+    """Go on with what the workers of a job have left of its data."""
+    states = (checkpoint.read_trainer() or {}).get(JOB)
+    if states is None or states[0]["state"] is None:
+        return
+    saved = SavedJob.of(states[0]["state"])
+    num_ranks = 1 if trainer.sync is None else trainer.sync.group.size
+    trainer.state.position = position_of_job(saved, num_ranks)
+    trainer.state.num_before = saved.num_samples
 
 
 class _OptimizerState:

@@ -21,13 +21,16 @@ EngineMaker = Callable[[list[BaseTable], list[BagFeature]], FeatureEngine]
 """(tables, features) -> engine."""
 
 
-def table_maker(servers: Servers | None, clock: Clock) -> Callable[[TableConfig], BaseTable]:
-    """Return what makes the table of a config: here, or with a shard on each server."""
+def table_maker(
+    servers: Servers | None, clock: Clock, ranks: RankTables | None = None
+) -> Callable[[TableConfig], BaseTable]:
+    """Return what makes the table of a config: here, or with a shard on each server or rank."""
 
     def make(config: TableConfig) -> BaseTable:
         if servers is None:
             return Table(config, clock=clock)
-        return servers.table(config, PartitionRouting(len(servers)), clock)
+        routing = PartitionRouting(len(servers)) if ranks is None else ranks.routing
+        return servers.table(config, routing, clock)
 
     return make
 

@@ -14,6 +14,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.features import CutEngine
 from monolith.table.calls import Clock
 from monolith.train.driver import Run
+from monolith.train.ranks.rank_source import trained_text
 from monolith.train.rates import RateValue
 
 if TYPE_CHECKING:
@@ -284,6 +285,8 @@ class RunState:
         best: Best figure of the evaluations for the early stop; None before the first evaluation.
         num_worse: Number of evaluations since the best one.
         num_samples: Number of samples that the `fit` has trained.
+        num_before: Number of samples that were trained before the `fit` by the run with which it
+            goes on; None if an older checkpoint does not say.
         is_torn: Whether an update began and did not end, so that only a restore makes the state
             whole.
         saved_rates: Learning rates of the task when the restored checkpoint was saved; None without
@@ -300,6 +303,7 @@ class RunState:
         self.best: float | None = None
         self.num_worse = 0
         self.num_samples = 0
+        self.num_before: int | None = 0
         self.is_torn = False
         self._checkpoint: tuple[str, int] | None = None  # of this `fit`, and its num_samples
         self._meter: Meter | None = None
@@ -310,6 +314,11 @@ class RunState:
     def step(self) -> int:
         """Global step of the run."""
         return self._run.global_step or 0
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the next `fit` goes on with a checkpoint."""
+        return self._random is not None
 
     def begin(self, source: Iterable[Batch]) -> Iterator[Batch]:
         """Return an iterator over the source of a `fit`.
@@ -329,15 +338,17 @@ class RunState:
     def _iterate(self, source: Iterable[Batch], *, is_restored: bool) -> Iterator[Batch]:
         if not is_restored:
             self.first, self.best, self.num_worse = self.step, None, 0
-            self._sums = None
+            self._sums, self.num_before = None, 0
         elif self.position is not None and hasattr(source, "resume"):
             batches: Iterator[Batch] = source.resume(self.position)
             return batches
         elif self.step > self.first and not getattr(source, "knows_positions", False):
             _log.warning(
                 "the source %s has no position in the checkpoint, or no resume; it is read from "
-                "where it is",
+                "where it is, and if that is its beginning, %s that were trained before are "
+                "trained once more",
                 type(source).__name__,
+                trained_text(self.num_before),
             )
         return iter(source)
 
@@ -389,6 +400,8 @@ class RunState:
         checkpoint = self._checkpoint
         batches = self.begin(source)
         self._checkpoint, self.num_samples = checkpoint, checkpoint[1]
+        if self.num_before is not None:
+            self.num_before -= self.num_samples  # of this `fit`
         return batches
 
     def check_whole(self, where: str) -> None:
@@ -411,12 +424,18 @@ class RunState:
             "position": self.position,
             "best": None if self.best is None else float(self.best).hex(),  # JSON has no NaN
             "num_worse": self.num_worse,
+            "samples": self.num_trained,
             "figures": self.figures_state(),
             "clock": self._clock.state_dict(),
             "rates": self.rates,
             **random_states(),
             **({} if self.joint is None else self.joint()),
         }
+
+    @property
+    def num_trained(self) -> int | None:
+        """Number of samples of the whole run; None if an older checkpoint does not say."""
+        return None if self.num_before is None else self.num_before + self.num_samples
 
     def figures_state(self) -> Any:
         """Return the sums of the meter since the last report."""
@@ -428,6 +447,7 @@ class RunState:
         self.first, self.position = state["first"], state["position"]
         self.best = None if state["best"] is None else float.fromhex(state["best"])
         self.num_worse = state["num_worse"]
+        self.num_samples, self.num_before = 0, state.get("samples")
         self.is_torn = False
         # Older checkpoints have no figures and no rates.
         self._meter, self._sums = None, None if self.rank else state.get("figures")

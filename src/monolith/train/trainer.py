@@ -52,6 +52,7 @@ from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks, m
 from monolith.train.ranks.rank_sync import RankSync, rank_source, reader_of, settings_of_rank
 from monolith.train.rates import TaskRates
 from monolith.train.read_ahead import AutoPrefetch
+from monolith.train.roles.job_source import BeginAt
 from monolith.train.roles.served_data import worker_batches
 from monolith.train.run_metrics import (
     METRICS,
@@ -167,7 +168,7 @@ class Trainer:
         self.features = Features(
             task.features,
             missing=task.missing,
-            make_table=table_maker(self.servers, self.clock),
+            make_table=table_maker(self.servers, self.clock, ranks),
             make_engine=engine_maker(self.servers, self.metrics, task.name, ranks, transfer),
         )
         check_hours(task.evict_every_hours, self.features.tables)
@@ -240,7 +241,8 @@ class Trainer:
         stream = self._open(Mode.TRAIN, source)
         if self.job is None:
             return self._fit(rank_source(stream, self.sync, self.state), hooks)
-        with contextlib.closing(worker_batches(self.job, stream)) as batches:
+        begin = BeginAt.of(self.state)
+        with contextlib.closing(worker_batches(self.job, stream, begin)) as batches:
             return self._fit(batches, hooks)
 
     def _fit(self, stream: Iterable[Batch], hooks: Sequence[Hook]) -> FitResult:

@@ -1,12 +1,13 @@
 """`JobClient` and what it shares with others, over sockets of this process."""
 
+import json
 import logging
 import threading
 
 import pytest
 
 from monolith.cluster.job import job_client
-from monolith.cluster.job.job_values import Taken, share_of
+from monolith.cluster.job.job_values import SavedJob, Taken, share_of
 from monolith.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -71,6 +72,24 @@ def test_a_share_without_a_batch_ends(running):
     assert chief.take() == Taken("share", A)
     assert chief.take([A]) == Taken("end")
     assert chief._held.finished == [A]
+
+
+def test_a_server_0_that_came_back_before_the_first_save_gets_the_shares_of_the_run_before(
+    running,
+):
+    class Checkpoint:
+        def read_trainer(self):
+            return None
+
+    chief, calls = running.client(0), []
+    begun = SavedJob.begun(["a", "b"], 1, 0, [(B, 3)], num_steps=7)
+    chief.load([{"state": begun._asdict()}])
+    assert chief.read_steps() == 7
+    assert chief.take() == Taken("share", B, 3)
+    chief._restore_server(0, Checkpoint(), lambda *call: calls.append(call))
+    (verb, text, with_workers), *_ = calls
+    assert (verb, with_workers) == ("import_job", True)
+    assert json.loads(text)["state"]["returned"] == [[B, 3]]
 
 
 def test_servers_of_another_task_are_refused(running):

@@ -15,14 +15,12 @@ from monolith.cluster.server_host import config_text
 from monolith.features import BagFeature
 from monolith.ops import Ragged
 from monolith.table.disk.config_json import config_from_json
-from monolith.table.routing import PartitionRouting
 
 OPTIONS = RankOptions(start_seconds=60, wait_seconds=60)
 
 
 def open_tables(ranks, configs, clock):
-    routing = PartitionRouting(ranks.group.size)
-    return [ranks.servers.table(config, routing, clock) for config in configs]
+    return [ranks.servers.table(config, ranks.routing, clock) for config in configs]
 
 
 class LeadingEngine(RanksEngine):
@@ -115,7 +113,11 @@ class Follower:
 
 def main():
     torch.set_num_threads(1)
-    with group_of_file(sys.argv[1], 1, 2, OPTIONS) as group, RankTables(group) as ranks:
+    path, strategy = sys.argv[1:]
+    with (
+        group_of_file(path, 1, 2, OPTIONS) as group,
+        RankTables(group, partition_strategy=strategy) as ranks,
+    ):
         Follower(ranks).run()
         group.control.gather(None)
 

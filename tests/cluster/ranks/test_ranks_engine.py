@@ -1,5 +1,6 @@
 """Tables in all ranks as an engine: the facts of all engines, with one rank and with two."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -10,9 +11,7 @@ from monolith.cluster.ranks.rank_group import RankGroup, group_of_file
 from monolith.cluster.ranks.rank_tables import RankTables
 from monolith.cluster.ranks.ranks_engine import ranks_engine
 from tests.cluster.ranks.followers import OPTIONS, LeadingEngine, open_tables
-from tests.suites.engine import (
-    EngineSuite,
-)
+from tests.suites.engine import EngineSuite
 
 
 def make_alone(configs, features, clock):
@@ -25,17 +24,34 @@ class TestOneRank(EngineSuite):
     make = staticmethod(make_alone)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
+@contextlib.contextmanager
+def two_ranks_by(strategy, folder):
     """The tables of rank 0 of two; rank 1 follows."""
-    path = str(tmp_path_factory.mktemp("ranks") / "port")
-    command = [sys.executable, "-m", "tests.cluster.ranks.followers", path]
+    path = str(folder / "port")
+    command = [sys.executable, "-m", "tests.cluster.ranks.followers", path, strategy]
     with subprocess.Popen(command) as process:
-        with group_of_file(path, 0, 2, OPTIONS) as group, RankTables(group) as ranks:
+        with (
+            group_of_file(path, 0, 2, OPTIONS) as group,
+            RankTables(group, partition_strategy=strategy) as ranks,
+        ):
             yield ranks
             group.control.share(("end",))
             group.control.gather(None)
         assert process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """Rank 0 of two that have ranges of hashes."""
+    with two_ranks_by("div", tmp_path_factory.mktemp("ranks")) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def two_ranks_by_remainder(tmp_path_factory):
+    """Rank 0 of two that have the remainders of keys."""
+    with two_ranks_by("mod", tmp_path_factory.mktemp("ranks")) as ranks:
+        yield ranks
 
 
 @pytest.mark.dist
@@ -51,3 +67,12 @@ class TestTwoRanks(EngineSuite):
             if not opened.table._is_closed:
                 opened.table.close()
         return LeadingEngine(open_tables(self.ranks, configs, clock), features, self.ranks)
+
+
+@pytest.mark.slow
+class TestTwoRanksByRemainder(TestTwoRanks):
+    """The same with the partition strategy of the reference system."""
+
+    @pytest.fixture(autouse=True)
+    def _take_ranks(self, two_ranks_by_remainder):
+        self.ranks = two_ranks_by_remainder

@@ -6,6 +6,7 @@ import torch
 from monolith.data import Batch
 from monolith.native_training.model import FFMParams
 from monolith.native_training.sync_training_hooks import EOF_KEY, EofAwareTask
+from monolith.ops import Ragged
 from monolith.train import Mode, Trainer, TrainSettings
 from monolith.train.driver import Run
 from tests.native_training.hooks.eof_calls import adding, estimated
@@ -72,6 +73,21 @@ def test_a_batch_has_the_flag_as_a_dense_column():
     first, last = EofAwareTask(adding(batch, batch)).create_input_fn(Mode.TRAIN)()
     assert first.dense[EOF_KEY].tolist() == [False, False]
     assert last.dense[EOF_KEY].tolist() == [True, True]
+
+
+def test_a_batch_without_samples_has_the_flag_in_the_shape_of_its_column():
+    batch = Batch(dense={"x": torch.ones(0)})
+    first, last = EofAwareTask(adding(batch, batch)).create_input_fn(Mode.TRAIN)()
+    assert (first.dense[EOF_KEY].shape, last.dense[EOF_KEY].shape) == ((0,), (0, 1))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_last_batch_without_samples_ends_the_run(prefetch):
+    empty = {"a": Ragged.from_lists([]), "label": torch.ones(0), "price": torch.ones(0)}
+    task = EofAwareTask(made(batches=[columns(), empty]))
+    with Trainer(task, TrainSettings(prefetch=prefetch)) as trainer:
+        assert trainer.fit().num_steps == 2
+    assert task.has_ended
 
 
 def test_data_that_begin_again_have_no_last_element():

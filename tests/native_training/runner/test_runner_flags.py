@@ -64,7 +64,7 @@ def test_wrong_flags_end_with_status_2(flag, text, capsys):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"partition_strategy": "hash"}, "expected partition_strategy in mod, div, got 'hash'"),
+        ({"partition_strategy": "hash"}, "expected partition_strategy in div, mod, got 'hash'"),
         ({"iterations_per_loop": 0}, "expected iterations_per_loop >= 1, got 0"),
         ({"host_call_every_n_steps": -1}, "expected host_call_every_n_steps >= 0, got -1"),
         ({"save_checkpoints_steps": 0}, "expected save_checkpoints_steps >= 1, got 0"),

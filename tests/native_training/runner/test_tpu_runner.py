@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from monolith import tpu_runner
-from monolith.checkpoint import find
+from monolith.checkpoint import find, load
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.native_training.model import FFMParams
 from monolith.native_training.runner.accelerated_task import accelerated, embedding_spec
 from monolith.native_training.saver.tide import TimeSource
 from monolith.table import Adagrad
+from monolith.table.routing import FloorModRouting, PartitionRouting
 from monolith.tpu_runner import RunnerFlags, TPURunner
 from monolith.train import Trainer, TrainSettings
 from tests.native_training.runner.toy_task import Preprocessed, Toy
@@ -232,6 +233,40 @@ def test_an_interval_of_0_writes_no_summaries(tmp_path):
     made.run()
     assert not list(tmp_path.glob("events.*"))
     assert made._settings(None).log_every == 100
+
+
+RANKS = "tests.native_training.runner.rank_runs"
+
+
+@pytest.mark.dist
+@pytest.mark.req("MN-TPU-T6")
+def test_the_partition_strategy_places_rows_and_changes_no_result(rank_forks, tmp_path):
+    rows, dense, num_rows = [], [], []
+    for strategy, routing in (("mod", FloorModRouting(2)), ("div", PartitionRouting(2))):
+        folder = tmp_path / strategy
+        folder.mkdir()
+        found = rank_forks.run(folder, 2, f"{RANKS}:run", str(folder / "model"), strategy)
+        assert [each["steps"] for each in found] == [4, 4]
+        assert [each["samples"] for each in found] == [2 * 4 * 128] * 2
+        assert [each["batch"] for each in found] == [256, 256]
+        for rank, each in enumerate(found):
+            assert set(routing.shard_of(torch.tensor(each["keys"])).tolist()) == {rank}
+        with load(folder / "model").load_tables(["id"])["id"] as table:
+            rows.append(table.lookup(torch.arange(-40, 40)))
+        dense.append(load(folder / "model").read_dense())
+        num_rows.append([len(each["keys"]) for each in found])
+    assert num_rows[0] == [40, 40]  # all of 80 ids
+    assert sum(num_rows[1]) == 80
+    assert torch.equal(*rows)
+    assert rows[0].abs().sum() > 0
+    assert all(torch.equal(dense[0][name], dense[1][name]) for name in dense[0])
+
+
+@pytest.mark.dist
+def test_ranks_on_devices_are_refused(rank_forks, tmp_path):
+    found = rank_forks.run(tmp_path, 2, f"{RANKS}:refusal", str(tmp_path / "model"))
+    for text in found:
+        assert "expected one process for 'cuda', got 2 ranks of torchrun" in text
 
 
 def rows_after_a_step(tmp_path, factor):

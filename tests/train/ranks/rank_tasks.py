@@ -78,10 +78,10 @@ def fit_alone(task, settings=None, **options):
         return result, *values_of(trainer)
 
 
-def fit_rank(group, task, settings=None, hooks=(), before=None, **options):
+def fit_rank(group, task, settings=None, hooks=(), before=None, *, strategy="div", **options):
     """Result, parameters and rows of a rank."""
     with (
-        RankTables(group) as ranks,
+        RankTables(group, partition_strategy=strategy) as ranks,
         Trainer(
             task,
             settings or TrainSettings(),

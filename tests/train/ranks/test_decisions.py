@@ -37,7 +37,7 @@ def test_ranks_with_unequal_data_end_together_and_train_every_batch(num_batches,
     )
     monkeypatch.setattr(
         "monolith.train.ranks.rank_source.RankSource.open",
-        lambda self, epoch, name, position: Plain(lists[int(name)]),
+        lambda self, name, epoch, position: Plain(lists[int(name)]),
     )
     trained = [[] for _ in lists]
 

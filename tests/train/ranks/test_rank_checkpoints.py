@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +22,9 @@ from monolith.table.optimizers import SGD
 from monolith.train import Hook, Trainer, TrainSettings
 from monolith.train.driver import Run
 from monolith.train.ranks import rank_sync
+from monolith.train.roles.worker import run_worker
 from monolith.train.run_state import RANK_STATES, RunState, StepClock, random_states
+from tests.cluster.job.running_job import RunningJob
 from tests.cluster.ranks.rank_threads import run_ranks
 from tests.train.ranks.rank_tasks import NOW, fit_rank, largest_difference, task_of, values_of
 
@@ -58,7 +61,7 @@ class Users(Hook):
             self._seen += part.batch.features["user"].values.tolist()
 
 
-def run(num_ranks, folder, steps, seen, **options):
+def run(num_ranks, folder, steps, seen, *, strategy="div", **options):
     """Train some steps on ranks, from the newest checkpoint if there is one."""
     settings = TrainSettings(steps=steps, checkpoint_dir=str(folder), save_every=4, **options)
 
@@ -71,7 +74,7 @@ def run(num_ranks, folder, steps, seen, **options):
 
     def body(group):
         changed = TrainSettings(**{**vars(settings), "steps": None}) if steps is None else settings
-        return fit_rank(group, task(), changed, [Users(seen)], before)
+        return fit_rank(group, task(), changed, [Users(seen)], before, strategy=strategy)
 
     return run_ranks(num_ranks, body)
 
@@ -146,6 +149,26 @@ def test_a_checkpoint_of_ranks_has_the_rows_of_all(tmp_path):
         parameters, rows = values_of(trainer)
     assert largest_difference(parameters, found[0][1]) == 0
     assert largest_difference(rows, found[0][2]) == 0
+
+
+def test_a_run_goes_on_with_another_partition_strategy(tmp_path):
+    seen, again = [], []
+    whole = run(2, tmp_path / "whole", 8, seen, prefetch=0, strategy="div")
+    run(2, tmp_path / "parts", 5, again, prefetch=0, strategy="mod")
+    parts = run(2, tmp_path / "parts", 8, again, prefetch=0, strategy="div")
+    assert sorted(seen) == sorted(again)
+    assert largest_difference(parts[0][1], whole[0][1]) == 0
+    assert largest_difference(parts[0][2], whole[0][2]) == 0
+
+
+def test_ranks_with_different_partition_strategies_are_refused():
+    def body(group):
+        strategy = ("div", "mod")[group.rank]
+        return fit_rank(group, task(), None, strategy=strategy)
+
+    text = "got 'partition strategy div' in rank 0 and 'partition strategy mod' in rank 1"
+    with pytest.raises(InvalidArgumentError, match=text):
+        run_ranks(2, body)
 
 
 def test_a_local_checkpoint_goes_on_with_ranks(tmp_path):
@@ -255,3 +278,108 @@ def test_ranks_with_other_data_are_refused(tmp_path):
 
     with pytest.raises(InvalidArgumentError, match=r"got '.*stream.*' in rank 0 and '.*stream"):
         run_ranks(2, body)
+
+
+@pytest.fixture
+def start():
+    """(number of servers, of workers) -> servers that know the task; they end with the test."""
+    started = []
+
+    def start(num_servers, num_workers=1):
+        make = {"make_model": task().build, "make_optimizer": task().optimizer}
+        started.append(RunningJob(num_servers, num_workers, **make))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.close()
+
+
+def run_job(running, folder, seen, *, steps=None, checkpoint=None, began=None, source=None):
+    """Train as the workers of a job, each on a thread; the values of all tables before the end."""
+    settings = TrainSettings(steps=steps, checkpoint_dir=str(folder), save_every=0)
+    values = []
+
+    def work(worker):
+        options = {"checkpoint": checkpoint, "began": began} if worker == 0 else {}
+        run_worker(
+            task(),
+            settings,
+            running.servers(worker),
+            source=source,
+            hooks=[Users(seen)],
+            then=lambda trainer: values.append(values_of(trainer)),
+            **options,
+        )
+
+    with ThreadPoolExecutor(running.num_workers) as pool:
+        for future in [pool.submit(work, worker) for worker in range(running.num_workers)]:
+            future.result(60)
+    return values[0]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_ranks_go_on_with_a_job(start, tmp_path, caplog, num_workers):
+    seen, restored = [], []
+    parameters, rows = run_job(start(2, num_workers), tmp_path, seen, steps=10)
+    num_steps = find(str(tmp_path)).step
+
+    def body(group):
+        def restore(trainer):
+            trainer.restore(str(tmp_path))
+            restored.append((trainer.state.step, *values_of(trainer)))
+            group.control.gather(None)
+
+        return fit_rank(group, task(), None, [Users(seen)], restore)
+
+    found = run_ranks(2, body)
+    for step, *values in restored:
+        assert step == num_steps
+        assert largest_difference(values[0], parameters) == 0
+        assert largest_difference(values[1], rows) == 0
+    assert found[0][0].ended == "end of data"
+    assert sorted(seen) == list(range(NUM))
+    assert "once more" not in caplog.text
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("num_ranks", "num_workers"), [(2, 1), (2, 2), (1, 2)])
+def test_a_job_goes_on_with_ranks(start, tmp_path, caplog, num_ranks, num_workers):
+    seen, restored = [], []
+    found = run(num_ranks, tmp_path, 6, seen)
+
+    def note(trainer):
+        restored.append((trainer.state.step, *values_of(trainer)))
+
+    checkpoint = find(str(tmp_path))
+    run_job(start(2, num_workers), tmp_path, seen, checkpoint=checkpoint, began=note)
+    ((step, parameters, rows),) = restored
+    assert step == 6
+    assert largest_difference(parameters, found[0][1]) == 0
+    assert largest_difference(rows, found[0][2]) == 0
+    assert sorted(seen) == list(range(NUM))
+    assert find(str(tmp_path)).step == 6 + (NUM - num_ranks * 6 * 8) // 8
+    assert "once more" not in caplog.text
+
+
+@pytest.mark.dist
+def test_one_process_and_two_workers_go_on_with_each_other(start, tmp_path):
+    seen = []
+    run_alone(tmp_path, seen, steps=7)
+    run_job(start(1, 2), tmp_path, seen, steps=10, checkpoint=find(str(tmp_path)))
+    assert len(seen) < NUM
+    run_alone(tmp_path, seen)
+    assert sorted(seen) == list(range(NUM))
+
+
+@pytest.mark.dist
+def test_a_job_says_how_many_samples_it_reads_again(start, tmp_path, caplog):
+    """Two workers cannot divide the rest of a source that has no `resume`."""
+    seen, again = [], []
+    run_alone(tmp_path, seen, steps=7)
+    checkpoint, batches = find(str(tmp_path)), list(pipeline())
+    run_job(start(1, 2), tmp_path, again, checkpoint=checkpoint, source=batches)
+    assert sorted(again) == list(range(NUM))
+    assert len(seen) == 56
+    assert "and 56 samples that were trained before are trained once more" in caplog.text

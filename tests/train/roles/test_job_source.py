@@ -4,6 +4,7 @@ import pytest
 
 from monolith.cluster.job.job_state import JobState
 from monolith.cluster.job.job_values import Taken, share_of
+from monolith.data.shares.share_names import WholeShare
 from monolith.train.roles.job_source import JobPosition, JobSource, job_source, source_position
 
 
@@ -192,11 +193,15 @@ def test_close_closes_the_share():
     assert reader._shares.opened[0].is_closed
 
 
+WHOLE = share_of(0, str(WholeShare()))
+
+
 @pytest.mark.parametrize(
     ("position", "is_alone", "expected"),
     [
-        (JobPosition("s", 3, False, 1), True, 3),
-        (JobPosition("s", 3, False, 1), False, None),
+        (JobPosition(WHOLE, 3, False, 1), True, 3),
+        (JobPosition(WHOLE, 3, False, 1), False, None),
+        (JobPosition(share_of(0, "a"), 3, False, 1), True, None),
         ({"batches": 1}, False, {"batches": 1}),
     ],
 )

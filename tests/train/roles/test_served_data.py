@@ -11,6 +11,8 @@ from monolith.errors import FailedPreconditionError
 from monolith.nn import Feature
 from monolith.train import Task, Trainer, TrainSettings
 from monolith.train.driver import Hook
+from monolith.train.ranks.rank_source import position_of_shares
+from monolith.train.roles.job_source import BeginAt
 from monolith.train.roles.served_data import training_data, worker_batches
 from monolith.train.roles.worker import run_worker
 from tests.cluster.data_service.services import pipeline, service, users_of, write_files
@@ -171,6 +173,23 @@ def test_a_job_of_one_reader_goes_on_where_a_run_alone_has_ended(task, job, tmp_
     with served(task, num_workers=1) as source:
         run_worker(task, settings, job().servers(), source=source, **options)
     assert [*first.users, *rest.users] == users_of(pipeline(task.folder))
+
+
+@pytest.mark.parametrize(
+    ("position", "why"),
+    [
+        (position_of_shares([[]], 2, 1), "the data service has other shares than the ranks"),
+        ({"files": []}, "a data service of 2 workers has no position of one process"),
+    ],
+)
+def test_a_job_says_how_many_samples_a_data_service_reads_again(task, caplog, position, why):
+    with contextlib.closing(RunningJob(1, 2)) as running, served(task) as source:
+        client = running.client()
+        with worker_batches(client, source, BeginAt(position, 40)) as batches:
+            assert batches.resume(position) is batches
+            assert len(users_of(islice(batches, 2))) == 10
+    assert why in caplog.text
+    assert "and 40 samples that were trained before are trained once more" in caplog.text
 
 
 def test_batches_of_a_job_name_their_shares(task, job):

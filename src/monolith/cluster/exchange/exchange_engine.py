@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from monolith.cluster.exchange.key_folds import owners_of
 from monolith.cluster.sharded_table import ShardedTable
 from monolith.features.core import IdPlaces
 from monolith.features.engine import (
@@ -24,7 +25,7 @@ from monolith.table._checks import check_num_keys, default_threads
 from monolith.table.base import BaseTable
 from monolith.table.config import segments_of
 from monolith.table.native import OpenCore, empty
-from monolith.table.routing import PartitionRouting
+from monolith.table.routing import FloorModRouting, PartitionRouting, Routing
 
 if TYPE_CHECKING:
     import monolith._native as _native
@@ -111,7 +112,7 @@ class ExchangeEngine(EngineBase, ABC):
     sums gradients by key; the places read and step the rows.
 
     Args:
-        tables: with a shard at each place, by `PartitionRouting`.
+        tables: with a shard at each place, all by `PartitionRouting` or all by `FloorModRouting`.
         features: of these tables, with different names.
         transfer: dtype of rows and gradients on their way; all sides compute in float32.
     """
@@ -131,6 +132,7 @@ class ExchangeEngine(EngineBase, ABC):
         """Divide the keys among the places, once, at the end of the constructor."""
         names = self._names
         self._sharded = [sharded(type(self), self.tables[name], num_places) for name in names]
+        self._routing = _common_routing(type(self), self._sharded)
         self._order = [list(self.tables).index(name) for name in names]
         numbers = {name: number for number, name in enumerate(names)}
         by_table = sorted(self.features, key=lambda feature: numbers[feature.table])
@@ -140,14 +142,14 @@ class ExchangeEngine(EngineBase, ABC):
         }
         # Sizes of rows apart come from each `Ragged`, and must be those that the core reads.
         self._places = IdPlaces([f.name for f in by_table], is_joined=not self._apart)
-        self._exchange = self._make_exchange(by_table, numbers, num_places)
+        self._exchange = self._make_exchange(by_table, numbers)
         sizes = [len(segments_of(table.config)) for table in self.tables.values()]
         starts = itertools.accumulate(sizes, initial=0)
         segments = [slice(*pair) for pair in itertools.pairwise(starts)]
         self._segments = [segments[number] for number in self._order]
 
     def _make_exchange(
-        self, features: Sequence[BagFeature], numbers: Mapping[str, int], num_places: int
+        self, features: Sequence[BagFeature], numbers: Mapping[str, int]
     ) -> "_native.Exchange":
         import monolith._native as native
 
@@ -157,8 +159,7 @@ class ExchangeEngine(EngineBase, ABC):
             (f.name, numbers[f.table], f.combiner, f.max_length, starts.get(f.name, 0))
             for f in features
         ]
-        owners = PartitionRouting(num_places).owners
-        return native.Exchange(dims, tuples, owners, num_places)
+        return native.Exchange(dims, tuples, owners_of(self._routing), self._routing.num_shards)
 
     @abstractmethod
     def _pull(self, requests: Requests, initial: bool) -> Sequence[torch.Tensor | None]:
@@ -249,16 +250,31 @@ class ExchangeEngine(EngineBase, ABC):
 
 
 def sharded(owner: type, table: BaseTable, num_places: int) -> ShardedTable:
-    """Refuse a table whose keys are not at the places that their hash says."""
+    """Refuse a table whose keys are not at the places that the core knows."""
     if not isinstance(table, ShardedTable):
         raise TypeError(
             f"[{owner.__name__}] expected tables as ShardedTable, got {type(table).__name__} "
             f"(table {table.name!r})"
         )
     routing = table.routing
-    if not isinstance(routing, PartitionRouting) or routing.num_shards != num_places:
+    is_known = isinstance(routing, PartitionRouting | FloorModRouting)
+    if not is_known or routing.num_shards != num_places:
         raise ValueError(
-            f"[{owner.__name__}] expected tables with PartitionRouting over {num_places} servers, "
-            f"got {type(routing).__name__} over {routing.num_shards} (table {table.name!r})"
+            f"[{owner.__name__}] expected tables with PartitionRouting or FloorModRouting over "
+            f"{num_places} servers, got {type(routing).__name__} over {routing.num_shards} (table "
+            f"{table.name!r})"
         )
     return table
+
+
+def _common_routing(owner: type, tables: Sequence[ShardedTable]) -> Routing:
+    """Return the routing of all tables, whose keys travel in one message."""
+    first = tables[0]
+    for table in tables:
+        if type(table.routing) is not type(first.routing):
+            raise ValueError(
+                f"[{owner.__name__}] expected tables with one routing, got "
+                f"{type(first.routing).__name__} (table {first.name!r}) and "
+                f"{type(table.routing).__name__} (table {table.name!r}); open all with the same one"
+            )
+    return first.routing

@@ -31,6 +31,11 @@ def check_floats(
     )
 
 
+def owners_of(routing: Routing) -> list[int]:
+    """Return what the core takes: the shard of each partition; empty for floor remainders."""
+    return routing.owners if isinstance(routing, PartitionRouting) else []
+
+
 class KeyFolds:
     """Folds calls on one table.
 
@@ -42,9 +47,8 @@ class KeyFolds:
     def __init__(self, dim: int, routing: Routing) -> None:
         import monolith._native as native
 
-        owners = routing.owners if isinstance(routing, PartitionRouting) else []
         features = [("keys", 0, "rows", 0, 0)]
-        self._core = native.Exchange([dim], features, owners, routing.num_shards)
+        self._core = native.Exchange([dim], features, owners_of(routing), routing.num_shards)
         self.dim = dim
 
     def fold(self, keys: torch.Tensor, threads: int) -> "FoldedKeys":

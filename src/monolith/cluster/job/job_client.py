@@ -106,6 +106,7 @@ class JobClient:
         self._lost: set[str] = set()
         self._start_values: NamedTensors | None = None
         self._offer: tuple[str, int] | None = None  # which a server 0 without shares gets again
+        self._loaded = ""  # state of an earlier run, likewise where its checkpoint has none
         self._said: dict[tuple[Any, ...], Any] = {}  # flags and texts, likewise
         self._clients: list[int] = []
         self._facts = "{}"
@@ -249,8 +250,8 @@ class JobClient:
 
     def counts(self, timeout_seconds: float | None = None) -> dict[str, int]:
         """Return the `Counts` of the job as server 0 has them; with a limit, ask only once."""
-        facts = self._zero("describe_job", timeout_seconds=timeout_seconds)
-        counts: dict[str, int] = facts["counts"]
+        counts: dict[str, int]
+        counts = self._zero("describe_job", timeout_seconds=timeout_seconds)["counts"]
         return counts
 
     def read_steps(self, timeout_seconds: float | None = None) -> int:
@@ -434,8 +435,8 @@ class JobClient:
 
     def load(self, states: Sequence[Any]) -> None:
         """Set the state of the job, of a checkpoint with any number of servers."""
-        text = json.dumps({"numbers": {}, "state": states[0]["state"]})
-        self._all("import_job", text, False)
+        self._loaded = json.dumps({"numbers": {}, "state": states[0]["state"]})
+        self._all("import_job", self._loaded, False)
 
     def set_steps(self, number: int) -> None:
         """Set the number of steps of a job that goes on from a run without a job."""
@@ -554,19 +555,18 @@ class JobClient:
             client.close()
 
     def restore_server(self, server: int, checkpoint: Checkpoint) -> None:
-        """Restore a server that came back empty while no chief was there; its tables are open.
-
-        Server 0 did not know the numbers of this worker when it joined.
-        """
+        """Restore a server that came back empty while no chief was there; its tables are open."""
         self.servers.restore_server(server, checkpoint)
         self._restore_server(server, checkpoint, functools.partial(self._one, server))
-        self._join_all()
+        self._join_all()  # server 0 did not know the numbers of this worker before
 
     def _restore_server(self, server: int, checkpoint: Checkpoint, call: _Calls) -> None:
         """Give a server its dense parameters and its part of the job."""
         saved = (checkpoint.read_trainer() or {}).get(JOB)
         if saved is not None and len(saved) == len(self.servers):
             call("import_job", json.dumps(saved[server]), True)
+        elif server == 0 and self._loaded:
+            call("import_job", self._loaded, True)
         if self.restore_dense is not None:
             call("import_dense", *self.restore_dense(checkpoint, server))
         if server == 0 and self._start_values is not None:

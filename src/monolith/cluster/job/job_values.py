@@ -159,6 +159,44 @@ class SavedJob(NamedTuple):
     alive: list[int]
     numbers: list[tuple[int, int, int]]
 
+    @property
+    def left(self) -> list[tuple[str, Any]]:
+        """Shares up to the newest epoch that are not trained to their end, with positions."""
+        first, end = self.queue["offset"], self.queue["arr_size"]
+        waiting = [share for share in self.queue["elements"][first:end] if share not in self.gone]
+        return [*self.returned, *((share, None) for share in waiting)]
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples that were trained."""
+        return self.first_samples + sum(samples for _, _, samples in self.numbers)
+
+    @classmethod
+    def begun(
+        cls,
+        names: Sequence[str],
+        num_epochs: int | None,
+        epoch: int,
+        left: Sequence[tuple[str, Any]],
+        *,
+        num_steps: int,
+    ) -> "SavedJob":
+        """Return the state of a job that begins with shares of an earlier run.
+
+        Args:
+            names: Names of the shares of an epoch.
+            num_epochs: Number of epochs; None never ends.
+            epoch: Number of the newest epoch; its shares are those of `left`.
+            left: Shares with positions.
+            num_steps: Number of steps of the earlier run.
+        """
+        number = -1 if num_epochs is None else num_epochs
+        queue = {"elements": [], "offset": 0, "arr_size": 0}
+        nothing: tuple[list[int], list[tuple[int, int, int]]] = [], []
+        return cls(
+            list(names), number, epoch, queue, list(left), [], num_steps, 0, 0, 0, 0, *nothing
+        )
+
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "SavedJob":
         """Return the state that was written as JSON.

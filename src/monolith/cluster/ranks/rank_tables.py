@@ -15,6 +15,7 @@ from monolith.cluster.zmq.connect import connect_servers
 from monolith.cluster.zmq.curve_keys import CurveKeys
 from monolith.cluster.zmq.server_loop import ServerLoop
 from monolith.errors import InvalidArgumentError
+from monolith.table.routing import routing_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,20 +31,29 @@ class RankTables:
 
     Args:
         group: the ranks.
+        partition_strategy: which rank has the row of a key, the same in all ranks. "div": each rank
+            has a range of the hashes of keys, and writes its rows into files of its own. "mod":
+            rank key % R, as in the reference system; rank 0 writes the rows of all. Rows do not
+            depend on it, except that "mod" gives each rank a `SlidingFilter` of its own.
 
     A wait of the `with` block that ends because a rank has failed becomes an `UnavailableError`
     with the reason.
 
     Attributes:
         group: the ranks.
+        routing: the rank of each key.
         servers: all ranks as the servers of their shards.
 
     Raises:
         InvalidArgumentError: the host name of one of several machines is none that others reach.
+        InvalidArgumentError: the ranks have different strategies.
+        ValueError: there is no such strategy.
     """
 
-    def __init__(self, group: RankGroup) -> None:
+    def __init__(self, group: RankGroup, *, partition_strategy: str = "div") -> None:
         self.group = group
+        self.routing = routing_of("[RankTables]", partition_strategy, group.size)
+        group.check_equal({"tables": [f"partition strategy {partition_strategy}"]})
         self._host: ServerHost | None = None
         self._loop: ServerLoop | None = None
         self.servers: Servers

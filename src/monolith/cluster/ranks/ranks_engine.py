@@ -21,7 +21,6 @@ from monolith.features.engine import BagFeature, Gradients
 from monolith.ops import Ragged
 from monolith.table._checks import default_threads
 from monolith.table.base import BaseTable
-from monolith.table.routing import PartitionRouting
 from monolith.table.rows import Applied
 
 
@@ -176,7 +175,6 @@ class RanksEngine(ExchangeEngine):
         self._gradients = GradientExchange(
             group.gradients, dims, transfer, self.keys.counts, with_counts=with_counts
         )
-        self._routing = PartitionRouting(group.size)
         self._lock = threading.Lock()
         self._kept: dict[int, KeptKeys] = {}  # lookups that are not yet stepped
         self._covered: tuple[int, ...] = ()

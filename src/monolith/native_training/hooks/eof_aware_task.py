@@ -13,7 +13,10 @@ from monolith.train.driver import current_run
 from monolith.train.task import Mode
 
 EOF_KEY = "__EofAwareTask_eof"
-"""Column that says whether a batch is the last one of its rank."""
+"""Column that says whether a batch is the last one of its rank: True for each sample.
+
+A last batch without samples has the shape (0, 1) in place of (0,).
+"""
 
 _ELEMENT, _FLAG = "1", "2"  # of input functions that yield no columns
 
@@ -28,6 +31,8 @@ class EofAwareTask(NativeTask):
     {"a": ids}  ->  {"a": ids, "__EofAwareTask_eof": False}
     7           ->  {"1": 7, "2": False}
     ```
+
+    A last element may be a batch without samples: it is trained too, and ends the run.
 
     The model function of the task sees the elements as they were. `train.repeat` has no last
     element. A run that exports sees the task alone. All ranks need `hvd_lib.init()` before.
@@ -88,7 +93,7 @@ class EofAwareTask(NativeTask):
             spec = model_fn(inner, mode, config)
             if mode != Mode.TRAIN or flag is None:
                 return spec
-            self.has_ended = bool(torch.as_tensor(flag).any())
+            self.has_ended = _is_last(flag)
             return spec._replace(training_hooks=[*spec.training_hooks, hook])
 
         return unflagged
@@ -98,8 +103,8 @@ class EofAwareTask(NativeTask):
         batch = super()._as_batch(inner)
         if flag is None:
             return batch
-        flags = torch.full((len(batch),), bool(torch.as_tensor(flag).any()))
-        return replace(batch, dense={**batch.dense, EOF_KEY: flags})
+        flagged: Batch = _with_flag(batch, flag)
+        return flagged
 
     def _columns_of(self, batch: Batch) -> Any:
         if EOF_KEY not in batch.dense:
@@ -116,11 +121,23 @@ def _is_exporting() -> bool:
 
 def _with_flag(element: Any, flag: torch.Tensor) -> Any:
     if isinstance(element, Batch):
-        flags = flag.expand(len(element)) if flag.dim() == 0 else flag
-        return replace(element, dense={**element.dense, EOF_KEY: flags})
+        column = _flag_column(len(element), is_last=_is_last(flag))
+        return replace(element, dense={**element.dense, EOF_KEY: column})
     if isinstance(element, Mapping):
         return {**element, EOF_KEY: flag}
     return {_ELEMENT: element, _FLAG: flag}
+
+
+def _flag_column(num_samples: int, *, is_last: bool) -> torch.Tensor:
+    if not num_samples and is_last:
+        return torch.empty(0, 1, dtype=torch.bool, device="cpu")
+    return torch.full((num_samples,), is_last, device="cpu")
+
+
+def _is_last(flag: torch.Tensor) -> bool:
+    """Whether a flag, or the column of one, is that of a last element."""
+    flag = torch.as_tensor(flag, device="cpu")
+    return bool(flag.any()) or (flag.dim() == 2 and not len(flag))
 
 
 def _without_flag(element: Any) -> tuple[Any, torch.Tensor | None]:

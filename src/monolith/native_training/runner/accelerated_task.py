@@ -21,7 +21,8 @@ class EmbeddingSpec:
 
     Attributes:
         features: Names of the features.
-        partition_strategy: "mod" or "div"; changes nothing, as one process has all rows.
+        partition_strategy: Which rank has the row of a key, "mod" or "div", as `RankTables` has it;
+            one process has all rows.
         is_pipelined: Whether rows are looked up while the step before is trained.
         gradient_multiplier: Factor of the gradients of rows.
         optimizer: Optimizer of slices whose slot names none.

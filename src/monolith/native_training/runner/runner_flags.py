@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
+from monolith.table.routing import PARTITION_STRATEGIES
 from monolith.util.layered_settings import convert_value
 
 MODES = ("train_and_eval", "train", "eval")
-PARTITION_STRATEGIES = ("mod", "div")
 
 
 def _flag(default: Any, meaning: str) -> Any:
@@ -48,7 +48,9 @@ class RunnerFlags:
     host_call_every_n_steps: int = _flag(500, "steps between two summaries; 0 writes none")
     enable_stopping_signals: bool = _flag(False, "changes nothing: every end of a run is saved")
     cpu_test: bool = _flag(False, "whether to train on the CPU, without a device")
-    partition_strategy: str = _flag("mod", "mod or div; changes nothing: one process has all rows")
+    partition_strategy: str = _flag(
+        "mod", "which of the ranks that torchrun starts has a row: mod, by id, or div, by its hash"
+    )
     overwrite_end_date: str = _flag("", "replaces train.end_date of a task that has it")
     tf_version: str = _flag("nightly", "ignored")
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from monolith.checkpoint import Checkpoint, find
 from monolith.checkpoint.find import existing_checkpoints
+from monolith.cluster.ranks.rank_group import RankGroup
+from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.environment import torchrun_variables
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.native_training import hvd_lib
+from monolith.native_training.jobs.cpu_training import CpuTraining
+from monolith.native_training.jobs.sync_train import fit_ranks
+from monolith.native_training.jobs.training_config import CpuTrainingConfig
 from monolith.native_training.runner.accelerated_task import (
     AcceleratedTask,
     EmbeddingSpec,
@@ -19,6 +26,7 @@ from monolith.native_training.runner.accelerated_task import (
 from monolith.native_training.runner.devices import await_healthy, check_device, device_of
 from monolith.native_training.runner.runner_flags import RunnerFlags
 from monolith.native_training.saver.tide import TimeSource
+from monolith.native_training.tasks import task_context
 from monolith.native_training.tasks.native_task import NativeTask
 from monolith.native_training.tasks.registry import get_params
 from monolith.native_training.util.params import Params
@@ -41,6 +49,9 @@ _SYSTEM_TIME = TimeSource()
 
 class TPURunner:
     """Trains a native task on an accelerator, or evaluates the checkpoints of such a training.
+
+    Processes that torchrun has started are ranks, which train together in a CPU test: each calls
+    the input function for itself, and has the rows that the flag `partition_strategy` gives it.
 
     Args:
         task_param: Parameters of the task; changed: `accelerator` becomes "tpu", and the flag
@@ -104,6 +115,7 @@ class TPURunner:
         Raises:
             AssertionError: A CPU test has another mode than train.
             FailedPreconditionError: The device is not there.
+            InvalidArgumentError: Ranks are to train on devices, or to evaluate.
             TypeError: The mode is train_and_eval, or the parameters are those of no native task.
         """
         mode = self.flags.mode
@@ -111,9 +123,18 @@ class TPURunner:
             raise TypeError("train_and_eval has not been supported.")
         if self.flags.cpu_test:
             assert mode == "train", f"[TPURunner] expected mode train with cpu_test, got {mode}"
+        group = _joined_ranks()
+        if group is not None and not self.flags.cpu_test:
+            raise InvalidArgumentError(
+                f"[TPURunner] expected one process for {self.device!r}, got {group.size} ranks of "
+                "torchrun; dense gradients of ranks are added up in main memory: train with "
+                "--cpu_test, or start one process"
+            )
         checkpoint = find(self._model_dir)
         self.global_step = (checkpoint.step or 0) if checkpoint is not None else 0
         _log.info("mode %s from step %d on %s", mode, self.global_step, self.device)
+        if group is not None:
+            return self._train_as_rank(group)
         return self._train(checkpoint) if mode == "train" else self._evaluate_all()
 
     def _train(self, checkpoint: Checkpoint | None) -> FitResult:
@@ -130,8 +151,28 @@ class TPURunner:
                     trainer.restore(checkpoint.prefix)
                 return trainer.fit()
 
-    def _summaries(self, folder: str) -> "_Summaries":
-        return _Summaries(folder if self.flags.host_call_every_n_steps else None)
+    def _train_as_rank(self, group: RankGroup) -> FitResult:
+        """Train by the rule of the reference system; see `fit_ranks`."""
+        config = CpuTrainingConfig(
+            enable_sync_training=True, num_workers=group.size, index=group.rank
+        )
+        place = task_context.NativeTaskContext(
+            num_workers=group.size, worker_index=group.rank, server_type="worker"
+        )
+        with task_context.with_ctx(place):
+            task = self._task("train")
+        self.global_batch_size = group.size * CPU_TEST_BATCH_SIZE
+        strategy = self.flags.partition_strategy
+        with (
+            self._summaries(self._model_dir, is_silent=group.rank > 0) as sink,
+            RankTables(group, partition_strategy=strategy) as ranks,
+        ):
+            settings = self._settings(task.embedding)
+            return fit_ranks(CpuTraining(config, task), settings, ranks, metrics=sink)
+
+    def _summaries(self, folder: str, *, is_silent: bool = False) -> "_Summaries":
+        is_wanted = self.flags.host_call_every_n_steps and not is_silent
+        return _Summaries(folder if is_wanted else None)
 
     def _task(self, mode: str) -> AcceleratedTask:
         """Make the task, and decide how its rows are trained."""
@@ -220,6 +261,15 @@ class TPURunner:
                     _log.warning("no checkpoint within %g s", _NEXT_CHECKPOINT_SECONDS)
                     return
                 self._source.sleep(_POLL_SECONDS)
+
+
+def _joined_ranks() -> RankGroup | None:
+    """Join the ranks that torchrun has started; None if this process is alone."""
+    if torchrun_variables().get("WORLD_SIZE", "1") == "1":
+        return None
+    hvd_lib.init()
+    group: RankGroup = hvd_lib.group()
+    return group
 
 
 class _Summaries:

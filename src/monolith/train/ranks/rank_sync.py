@@ -29,7 +29,12 @@ from monolith.nn import Features
 from monolith.ops import Ragged
 from monolith.train.figures import Meter
 from monolith.train.inputs import Inputs, Trainee
-from monolith.train.ranks.rank_source import RankPosition, RankSource, is_of_ranks
+from monolith.train.ranks.rank_source import (
+    RankPosition,
+    RankSource,
+    is_of_ranks,
+    warn_read_again,
+)
 from monolith.train.run_state import RANK_STATES, RunState, random_states
 from monolith.train.settings import TrainSettings
 from monolith.train.task import Task
@@ -162,7 +167,9 @@ class RankSync:
                 "[Trainer] expected a source that ranks divide among them, got a data service, "
                 "whose batches go to whoever asks first; give the task's own source"
             )
-        self.source = source = RankSource(source, self.group.rank, self.group.size)
+        self.source = source = RankSource(
+            source, self.group.rank, self.group.size, num_trained=self._state.num_before
+        )
         names = [source.own_names(0, rank) for rank in range(self.group.size)]
         self.group.check_equal({"data": [name for part in names for name in part]})
         clock, model = self._trainee.clock, self._trainee.model
@@ -246,7 +253,11 @@ def rank_source(source: Iterable[Batch], sync: RankSync | None, state: RunState)
     state.joint = None
     if not is_of_ranks(state.position):
         return source
-    left = RankSource(source, 0, 1)
+    if isinstance(source, ServiceSource):
+        warn_read_again("a data service has shares of its own", state.num_before)
+        state.position = None
+        return source
+    left = RankSource(source, 0, 1, num_trained=state.num_before)
     state.joint = lambda: {"position": left.joined([left.left_of(state.position)])}
     return left
 

@@ -1,18 +1,21 @@
 """`JobSource`: the batches of the shares that a worker gets from its job."""
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from monolith.cluster.job.job_client import JobClient
-from monolith.cluster.job.job_values import name_of
+from monolith.cluster.job.job_values import SavedJob, name_of, share_of
 from monolith.data import Batch
-from monolith.data.shares import split_source
-from monolith.train.ranks.rank_source import is_of_ranks
-
-_log = logging.getLogger(__name__)
+from monolith.data.shares.share_names import WholeShare
+from monolith.train.ranks.rank_source import (
+    RankSource,
+    is_of_ranks,
+    position_of_shares,
+    warn_read_again,
+)
+from monolith.train.run_state import RunState
 
 _POLL_SECONDS = 0.1
 
@@ -34,8 +37,8 @@ class JobPosition(NamedTuple):
 
     @property
     def is_in_source(self) -> bool:
-        """Whether the position is one in the whole source, if the job has one worker."""
-        return True
+        """Whether the share is the whole source, and the position one in it."""
+        return name_of(self.share) == (0, str(WholeShare()))
 
 
 class JobSource(Iterator[Batch]):
@@ -64,13 +67,11 @@ class JobSource(Iterator[Batch]):
         """Go on: the job knows the positions of its shares.
 
         Args:
-            position: Position in the whole source, of a run without a job; used by a job of one
-                worker that begins its share.
+            position: Position of the checkpoint; a job of one worker that begins its share, the
+                whole source, uses one in the whole source.
         """
-        if is_of_ranks(position):
-            _log.warning("the positions of synchronous ranks are no shares of a job: it reads anew")
-            position = None
-        self._first = position if self._job.num_workers == 1 else None
+        is_in_source = self._job.num_workers == 1 and not is_of_ranks(position)
+        self._first = position if is_in_source else None
         return self
 
     def __next__(self) -> Batch:
@@ -139,29 +140,95 @@ class JobSource(Iterator[Batch]):
 
 
 class OpenedShares(Protocol):
-    """Shares of a source by name: `Shares`."""
-
-    num_epochs: int | None
-
-    def names(self) -> list[str]:
-        """Return the names of the shares of an epoch."""
+    """Shares of a source by name: `RankSource`."""
 
     def open(self, name: str, epoch: int, position: Any) -> Any:
         """Return the batches of a share, from its beginning or from a position on."""
 
 
-def job_source(job: JobClient, source: Iterable[Batch]) -> JobSource:
+def job_source(
+    job: JobClient, source: Iterable[Batch], begin: "BeginAt | None" = None
+) -> JobSource:
     """Return the worker's part of a source; the chief tells the job which shares there are.
 
     A source with a method `divide(num_workers)` has shares of its own.
+
+    Args:
+        job: Connection to the job.
+        source: Source of the task.
+        begin: Where the job goes on with a checkpoint; None begins with all data.
     """
-    divide = getattr(source, "divide", None)
-    shares: OpenedShares = (
-        split_source(source, job.num_workers) if divide is None else divide(job.num_workers)
-    )
-    if job.is_chief:
+    num_trained = None if begin is None else begin.num_trained
+    shares = RankSource(source, job.worker, job.num_workers, num_trained=num_trained)
+    if not job.is_chief:
+        return JobSource(job, shares)
+    if begin is not None and not is_offered(job) and _is_divided(job, source, begin):
+        _begin_shares(job, shares, begin.position)
+    else:
         job.offer(shares.names(), shares.num_epochs)
     return JobSource(job, shares)
+
+
+def is_offered(job: JobClient) -> bool:
+    """Whether a job knows its shares."""
+    return bool(job.describe()[0]["is_offered"])
+
+
+class BeginAt(NamedTuple):
+    """The place in the data at which a job goes on with a checkpoint.
+
+    Attributes:
+        position: Position of the checkpoint.
+        num_trained: Number of samples that were trained before; None if it is not known.
+    """
+
+    position: Any
+    num_trained: int | None
+
+    @classmethod
+    def of(cls, state: RunState) -> "BeginAt | None":
+        """Return the place of a restored run; None where the next run begins."""
+        is_known = state.is_restored and state.position is not None
+        return cls(state.position, state.num_before) if is_known else None
+
+    def warn(self, why: str) -> None:
+        """Warn that the data is read from the beginning."""
+        warn_read_again(why, self.num_trained)
+
+
+def _is_divided(job: JobClient, source: Iterable[Batch], begin: BeginAt) -> bool:
+    """Whether a job goes on with the shares that a position leaves, and not in its whole share."""
+    if is_of_ranks(begin.position):
+        return True
+    if job.num_workers == 1:
+        return False
+    if not hasattr(source, "resume"):
+        begin.warn(f"the source {type(source).__name__} of {job.num_workers} workers has no resume")
+        return False
+    return True
+
+
+def _begin_shares(job: JobClient, shares: RankSource, position: Any) -> None:
+    """Tell the job the shares that a position leaves."""
+    lists = shares.lists_at(position)
+    left = [(share_of(epoch, name), begin) for part in lists for epoch, name, begin in part]
+    epochs = shares.names(), shares.num_epochs, shares.first_epoch - 1
+    job.load([{"state": SavedJob.begun(*epochs, left, num_steps=job.num_steps)._asdict()}])
+
+
+def position_of_job(saved: SavedJob, num_ranks: int) -> dict[str, Any] | None:
+    """Return what the workers of a job have left, as ranks or a run in one process go on with it.
+
+    Args:
+        saved: State of the job.
+        num_ranks: Number of ranks; 1 in one process.
+    """
+    if saved.names is None:
+        return None
+    left = [(*name_of(share), position) for share, position in saved.left]
+    # Every number from 2 on divides later epochs; with 1, all epochs are in the whole share.
+    division = 1 if saved.names == [str(WholeShare())] else max(2, num_ranks)
+    return position_of_shares([left], division, saved.epoch + 1)
 
 
 def source_position(position: Any, *, is_alone: bool) -> Any:

@@ -12,7 +12,14 @@ from monolith.cluster.job.job_values import Taken, name_of
 from monolith.data import Batch
 from monolith.errors import FailedPreconditionError
 from monolith.train.inputs import TaskColumns
-from monolith.train.roles.job_source import JobPosition, JobSource, job_source
+from monolith.train.ranks.rank_source import is_of_ranks
+from monolith.train.roles.job_source import (
+    BeginAt,
+    JobPosition,
+    JobSource,
+    is_offered,
+    job_source,
+)
 from monolith.train.task import Mode, Task
 
 
@@ -92,7 +99,7 @@ class ServedJobBatches(ServedBatches):
         Raises:
             FailedPreconditionError: The data service divides the source into several shares.
         """
-        if self._is_alone and position is not None:
+        if self._is_alone and position is not None and not is_of_ranks(position):
             if not self._is_whole:
                 raise FailedPreconditionError(
                     "[ServedJobBatches.resume] expected shares of the job, got the position of a "
@@ -103,19 +110,36 @@ class ServedJobBatches(ServedBatches):
         return self
 
 
-def worker_batches(job: JobClient, source: Iterable[Batch]) -> JobSource | ServedJobBatches:
+def worker_batches(
+    job: JobClient, source: Iterable[Batch], begin: BeginAt | None = None
+) -> JobSource | ServedJobBatches:
     """Return a worker's part of a source; the chief tells the job which shares there are.
 
     A data service has the shares for which it was started.
+
+    Args:
+        job: Connection to the job.
+        source: Source of the task, or a data service.
+        begin: Where the job goes on with a checkpoint; None begins with all data.
     """
     if not isinstance(source, ServiceSource):
-        return job_source(job, source)
+        return job_source(job, source, begin)
     clients = ServiceClients(source.options)
     try:
         names, num_epochs = clients.shares()
         if job.is_chief:
+            if begin is not None and not is_offered(job):
+                _check_begin(job, begin)
             job.offer(names, None if num_epochs < 0 else num_epochs)
         return ServedJobBatches(clients, JobQueue(job), names)
     except BaseException:
         clients.close()
         raise
+
+
+def _check_begin(job: JobClient, begin: BeginAt) -> None:
+    """Warn of a position that says nothing about the shares of a data service."""
+    if is_of_ranks(begin.position):
+        begin.warn("the data service has other shares than the ranks of the checkpoint")
+    elif job.num_workers > 1:
+        begin.warn(f"a data service of {job.num_workers} workers has no position of one process")
