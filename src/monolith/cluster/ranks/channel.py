@@ -1,4 +1,7 @@
-"""`Channel`: the collectives of one thread of all ranks, in one order, with waits that end."""
+"""`Channel`: the collectives of one thread of all ranks, in one order, with waits that end.
+
+`CardChannel` is one whose tensors go from card to card.
+"""
 
 import ctypes
 import datetime
@@ -15,6 +18,7 @@ from monolith.cluster.wire.value_codec import bytes_of, decode, encode
 from monolith.errors import CancelledError, UnavailableError
 
 _TURN_SECONDS = 0.5  # between two looks whether another rank has failed
+_LOOK_SECONDS = 2e-4  # between two looks whether a card has done a collective
 
 
 class Channel:
@@ -35,7 +39,10 @@ class Channel:
     Attributes:
         num_bytes: number of bytes that this rank has sent to others.
         seconds: seconds that this rank has waited.
+        transport: library that carries the tensors.
     """
+
+    transport = "gloo"
 
     def __init__(
         self,
@@ -130,14 +137,7 @@ class Channel:
     def _wait(self, work: Any) -> None:
         assert self._watch is not None
         start = limit_start = time.monotonic()
-        turn = datetime.timedelta(seconds=min(_TURN_SECONDS, self._wait_seconds))
-        while True:
-            try:
-                work.wait(turn)
-                break
-            except RuntimeError as error:
-                if work.is_completed() and not work.is_success():
-                    raise self._lost(error) from error
+        while not self._has_ended(work, min(_TURN_SECONDS, self._wait_seconds)):
             if self._is_cancelled:
                 self._keep()
                 raise CancelledError(f"[Channel] the collectives of {self.name} were cancelled")
@@ -148,6 +148,16 @@ class Channel:
                     raise self._lost(f"no end within {self._wait_seconds:g} s")
                 limit_start = time.monotonic()
         self.seconds += time.monotonic() - start
+
+    def _has_ended(self, work: Any, seconds: float) -> bool:
+        """Wait for at most some seconds; return whether the collective has ended."""
+        try:
+            work.wait(datetime.timedelta(seconds=seconds))
+        except RuntimeError as error:
+            if work.is_completed() and not work.is_success():
+                raise self._lost(error) from error
+            return False
+        return True
 
     def _lost(self, error: object) -> UnavailableError:
         assert self._watch is not None
@@ -162,6 +172,24 @@ class Channel:
         """Keep the process group alive: its end would wait for the collective that does not end."""
         if self._backend is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
+
+
+class CardChannel(Channel):
+    """A channel of nccl: its tensors are on cards, of which each rank has one of its own.
+
+    The wait of nccl only orders the streams of the card, so that a rank that is gone would never be
+    noticed. This one looks until the card has done the collective.
+    """
+
+    transport = "nccl"
+
+    def _has_ended(self, work: Any, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not work.is_completed():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return super()._has_ended(work, seconds)
 
 
 def _packed(value: Any) -> torch.Tensor:
