@@ -100,7 +100,7 @@ def test_ranks_of_a_machine_take_its_cards_in_turn(monkeypatch, device, num_card
 
 
 def test_a_machine_without_cards_is_named():
-    with pytest.raises(ValueError, match="expected one of 0 CUDA devices .*, got 'cuda'"):
+    with pytest.raises(ValueError, match=r"expected one of 0 CUDA devices .*, got 'cuda'"):
         run_ranks(1, lambda group: fit_rank(group, task_of(BATCHES), TrainSettings(device="cuda")))
 
 
