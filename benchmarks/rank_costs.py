@@ -167,12 +167,13 @@ def run(options: Options) -> None:
         for kind, expected in sent_bytes(cost.point, cost.amounts["key"]).items()
         if expected
     ]
+    largest_gap = max(abs(gap) for gap in gaps)
     notes = {
         "terms_ns": {term: float(f"{value * 1e9:.3g}") for term, value in terms.items()},
         "points": [cost.describe() for cost in every],
         "errors": errors,
         "num_checks": len(tested),
-        "bytes_error": round(max(gaps, key=lambda gap: abs(gap)), 3),
+        "bytes_error": round(largest_gap, 3),
         "parts": [{n: round(share, 3) for n, share in cost.parts.items()} for cost in every],
     }
     largest = max(abs(error) for error in errors[len(measured) :])
