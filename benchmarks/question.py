@@ -43,7 +43,7 @@ class Question:
         takes: Mapping[str, Callable[[], Sample]],
         notes: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """Samples in turns; one line, of the first, with its ratio to the second if there is one.
+        """Samples in turns; one line, of the first, with its ratio to each of the others.
 
         Args:
             takes: by name, what takes one sample, warmed up.
@@ -51,19 +51,18 @@ class Question:
         """
         series = interleave(takes, self.rules)
         ours, *others = takes
-        self.answer(series, ours, next(iter(others), None), notes=notes())
+        self.answer(series, ours, *others, notes=notes())
 
     def answer(
         self,
         series: Mapping[str, Series],
         ours: str,
-        baseline: str | None = None,
-        *,
+        *baselines: str,
         system: str = "monolith",
         notes: Mapping[str, Any] | None = None,
     ) -> None:
-        """The line of one series, with its ratio to the baseline unless it is the baseline."""
-        others = [] if baseline is None or baseline == ours else [baseline]
+        """The line of one series, with its ratio to each baseline but itself."""
+        others = [baseline for baseline in baselines if baseline != ours]
         measurement = Measurement(
             name=self.name,
             system=system,

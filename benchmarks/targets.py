@@ -221,6 +221,7 @@ TARGETS = (
     ),
     Target("26 features on 2 ranks: x one process, 2 threads", "ranks", 0.85, _ratio("whole")),
     Target("the same, ahead: x one process, 2 threads", "ranks_ahead", 0.85, _ratio("whole")),
+    Target("26 features on 2 ranks: x TorchRec", "ranks", 1.5, _ratio("torchrec")),
     Target("`monolith launch` to the first step, 2 + 2 [s]", "job_launch", 10, _median, (), True),
     Target(
         "step over 26 features: x time of one table's", "features", 1, _ratio("one_table"), (), True

@@ -13,7 +13,7 @@ from tests.cli.test_train import TASK
         (("--mode", "sync", "--servers", "2"), "expected no --servers with --mode sync, got one"),
         (("--mode", "sync", "--control"), "expected no --control with --mode sync, got one"),
         (("--mode", "sync", "--data-service", "h:1"), "expected no --data-service with --mode"),
-        (("--mode", "sync", "--device", "cuda"), "expected no --device with --mode sync, got one"),
+        (("--mode", "sync", "--device", "cuda:99"), "CUDA devices of this machine, got 'cuda:99'"),
         (("--mode", "sync"), "expected the variables of torchrun, got no RANK"),
     ],
 )

@@ -1,12 +1,17 @@
 """What tests of runs on a device share; a transfer whose device is the CPU stands for a device."""
 
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import monolith
 from monolith.data import Batch
 from monolith.errors import AbortedError
+from monolith.launch.job_commands import PROGRAM
 from monolith.nn import Feature
 from monolith.ops import Ragged
 from monolith.ops.devices import DeviceTransfer
@@ -14,6 +19,7 @@ from monolith.table.optimizers import Adagrad
 from monolith.train import Task, Trainer, TrainSettings, trainer
 from tests.train.tasks import Clicks, Losses, clicks, state_of
 
+_LAUNCH_SECONDS = 120
 SETTINGS = {
     "plain": {},
     "prefetch": {"prefetch": 2},
@@ -144,3 +150,20 @@ def timed_batch():
     (batch,) = clicks(1, weight=torch.rand(8), time=torch.full((8,), 5))
     dense = {**batch.dense, "size": torch.ones(8, 2)}
     return Batch(batch.features, dense, batch.labels, batch.weight, batch.time)
+
+
+def launch(*words):
+    """Run `monolith launch` to a good end, with the package that the tests have imported.
+
+    Another one may be installed for the interpreter where the tests run on a copy of the tree.
+    """
+    paths = [str(Path(monolith.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    ran = subprocess.run(
+        [*PROGRAM, "launch", *words],
+        timeout=_LAUNCH_SECONDS,
+        capture_output=True,
+        text=True,
+        env=variables,
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -135,7 +135,6 @@ def launch(
                 "--print": print,
                 "--discovery": discovery,
                 "--data-service": data_service,
-                "--device": None if device == "cpu" else device,
                 "--control": control,
                 "--server-timeout": server_timeout,
             }

@@ -115,7 +115,7 @@ def train(
         fail(f"expected a folder as --checkpoints, got {checkpoints!r}; write ./{checkpoints}", 2)
     run.check_saves(how.checkpoint_dir, **saves)
     if mode == SYNC:
-        ranks.refuse(servers=servers, data_service=data_service, control=control, device=device)
+        ranks.refuse(servers=servers, data_service=data_service, control=control)
     run.check_device(how.device)
     controller = controls.control_options(
         control, control_bind, control_tls, directory=how.checkpoint_dir
@@ -197,6 +197,8 @@ class _Training:
         else:
             if checkpoint is not None:
                 say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
+            if trainer.sync is not None and trainer.sync.device_words is not None:
+                say(trainer.sync.device_words)
             if isinstance(samples, Pipeline) and samples.left_out:
                 say(words_of_columns(samples))
             with TrainProgress(

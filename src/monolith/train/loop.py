@@ -361,8 +361,7 @@ class TrainLoop(Hook):
         trainee, stages = self._trainee, self.stages
         with stages.wait:
             parts, version, *_ = self._take()
-        train = self._train if trainee.transfer is None else self._compute_on_device
-        outputs = train(parts)
+        outputs = self._train(parts)
         with stages.update:
             self._update(parts)
         self._attempt = None
@@ -379,9 +378,12 @@ class TrainLoop(Hook):
         self.reader.finish()
         return StepOutput(outputs, staleness)
 
-    def _train(self, parts: list[Part]) -> list[BatchOutput]:
-        """Compute losses and queue gradients: stages 5 and 6."""
-        return [self._train_part(part, len(parts)) for part in parts]
+    def _train(self, parts: list[Part], divisors: Sequence[float] = ()) -> list[BatchOutput]:
+        """Compute losses and queue the gradients of quotients of them: stages 5 and 6."""
+        pairs = list(zip(parts, divisors or [len(parts)] * len(parts), strict=True))
+        if self._trainee.transfer is not None:
+            return self._compute_on_device(pairs)
+        return [self._train_part(part, divisor) for part, divisor in pairs]
 
     def _train_part(self, part: Part, divisor: float) -> BatchOutput:
         """Compute the loss of a batch, and the gradients of the loss divided by a number."""
@@ -404,12 +406,12 @@ class TrainLoop(Hook):
             self._trainee.served.note_progress([part.position for part in parts])
         self._trainee.clock.set([part.batch for part in parts])
 
-    def _compute_on_device(self, parts: list[Part]) -> list[BatchOutput]:
+    def _compute_on_device(self, parts: list[tuple[Part, float]]) -> list[BatchOutput]:
         """Do the same on a device, to which all work is given before the first wait for it."""
         trainee, stages, transfer = self._trainee, self.stages, self._trainee.transfer
         assert transfer is not None
         sent, fetched, outputs = [], [], []
-        for batch, inputs, _ in parts:
+        for (batch, inputs, _), divisor in parts:
             assert isinstance(inputs, DeviceInputs)
             sent.append(inputs)
             with stages.forward:
@@ -418,10 +420,10 @@ class TrainLoop(Hook):
             with stages.backward:
                 if not self._queues_late:
                     self.updates.wait()
-                mean = loss / len(parts) if len(parts) > 1 else loss
+                mean = loss / divisor if divisor != 1 else loss
                 mean.backward()  # type: ignore[no-untyped-call]
                 inputs.fetch_gradients()
-        for part, arriving in zip(parts, fetched, strict=True):
+        for (part, _), arriving in zip(parts, fetched, strict=True):
             with stages.copy:
                 loss, prediction = arriving.wait()
             outputs.append(BatchOutput(part.batch, self._finite(loss, part.batch), prediction))

@@ -112,7 +112,43 @@ def test_a_closed_sync_leaves_gradients_alone():
     assert run_ranks(2, body) == [[1.0, 1.0]] * 2
 
 
-def test_parameters_of_another_dtype_are_refused():
-    wrong = [torch.nn.Parameter(torch.ones(1, dtype=torch.float64))]
-    with pytest.raises(InvalidArgumentError, match=r"float32 .*, got torch.float64 on cpu"):
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dtype": torch.float64}, "got torch.float64 on cpu"),
+        ({"device": "meta"}, "got torch.float32 on meta"),
+    ],
+)
+def test_parameters_of_another_dtype_or_device_are_refused(options, text):
+    wrong = [torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1, **options))]
+    with pytest.raises(InvalidArgumentError, match=f"expected float32 parameters on cpu, {text}"):
         DenseSync(None, wrong, 0)
+
+
+@pytest.mark.usefixtures("_small_buckets")
+def test_gradients_of_several_backwards_are_sent_after_the_last_one():
+    def body(group):
+        ours = parameters(3, 2)
+        sync = DenseSync(group.dense, ours, 0)
+        sync.begin(2)
+        for _ in range(2):
+            sum(p.sum() for p in ours).backward()
+        sync.finish()
+        return [p.grad.tolist() for p in ours]
+
+    assert run_ranks(2, body) == [[[4.0] * 3, [4.0] * 2]] * 2
+
+
+@pytest.mark.usefixtures("_small_buckets")
+def test_the_last_gradients_are_held_until_the_end():
+    def body(group):
+        ours = parameters(3, 2, 5)
+        sync = DenseSync(group.dense, ours, 0)
+        sync.begin(holds_last=True)
+        sum(p.sum() for p in ours).backward()
+        num_early = sync.num_bytes
+        sync.finish()
+        return num_early, sync.num_bytes
+
+    # Each bucket has one parameter here, and a mark for it.
+    assert run_ranks(2, body) == [(4 * (5 + 1 + 2 + 1), 4 * (5 + 1 + 2 + 1 + 3 + 1))] * 2

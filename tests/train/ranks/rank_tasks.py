@@ -68,7 +68,7 @@ def values_of(trainer):
         for part in table.export():
             for i, key in enumerate(part.keys.tolist()):
                 rows[name, key] = torch.cat([c[i].float().flatten() for c in part.columns.values()])
-    parameters = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    parameters = {n: p.detach().cpu().clone() for n, p in trainer.model.named_parameters()}
     return parameters, rows
 
 
@@ -78,10 +78,12 @@ def fit_alone(task, settings=None, **options):
         return result, *values_of(trainer)
 
 
-def fit_rank(group, task, settings=None, hooks=(), before=None, *, strategy="div", **options):
+def fit_rank(
+    group, task, settings=None, hooks=(), before=None, *, strategy="div", tables=None, **options
+):
     """Result, parameters and rows of a rank."""
     with (
-        RankTables(group, partition_strategy=strategy) as ranks,
+        tables or RankTables(group, partition_strategy=strategy) as ranks,
         Trainer(
             task,
             settings or TrainSettings(),

@@ -16,16 +16,9 @@ from tests.train.ranks.rank_tasks import fit_rank, one_batch, task_of
 BATCHES = [one_batch(seed) for seed in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("settings", "options", "text"),
-    [
-        (TrainSettings(device="cuda"), {}, "expected device 'cpu' with ranks, got 'cuda'"),
-        (TrainSettings(), {"control": ControlOptions()}, "expected no control with ranks"),
-    ],
-)
-def test_a_part_that_ranks_do_not_have_is_refused(settings, options, text):
-    with pytest.raises(InvalidArgumentError, match=text):
-        run_ranks(1, lambda group: fit_rank(group, task_of(BATCHES), settings, **options))
+def test_a_controller_is_refused():
+    with pytest.raises(InvalidArgumentError, match="expected no control with ranks"):
+        run_ranks(1, lambda group: fit_rank(group, task_of(BATCHES), control=ControlOptions()))
 
 
 def test_a_data_service_is_refused():

@@ -1,13 +1,12 @@
 """A job whose worker has its model on a CUDA device, and whose servers have none."""
 
 import math
-import subprocess
 
 import pytest
 import torch
 
-from monolith.launch.job_commands import PROGRAM
 from monolith.train import Trainer, TrainSettings
+from tests.train.device_runs import launch
 from tests.train.roles import job_tasks
 from tests.train.roles.job_tasks import Counted, JobSettings, write_samples
 from tests.train.tasks import state_of
@@ -17,7 +16,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator"),
 ]
-_LIMIT_SECONDS = 120
 
 
 def numbers(values):
@@ -31,10 +29,7 @@ def test_a_job_of_one_worker_agrees_with_a_run_on_the_cpu(tmp_path, push):
     words = [f"{job_tasks.__file__}:Counted", "--ps", "1", "--workers", "1", "--data", data]
     words += ["--device", "cuda", "--checkpoints", str(tmp_path / "saved")]
     words += ["--set", "train.threads=1", "--set", f"train.push={push}"]
-    ran = subprocess.run(
-        [*PROGRAM, "launch", *words], timeout=_LIMIT_SECONDS, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
+    launch(*words)
     settings = JobSettings(data={"train": data})
     with Trainer(Counted(settings), TrainSettings(threads=1)) as local:
         local.fit()

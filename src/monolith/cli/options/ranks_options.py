@@ -55,7 +55,7 @@ class RanksOptions:
             options: Values of the options by their names in Python; None if not given.
         """
         for name, value in options.items():
-            if value not in (None, False, "cpu"):
+            if value not in (None, False):
                 fail(f"expected no --{name.replace('_', '-')} with --mode {SYNC}, got one", 2)
 
     @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""`Channel`: the collectives of one thread of all ranks, in one order, with waits that end."""
+"""`Channel`: the collectives of one thread of all ranks, in one order, with waits that end.
+
+`CardChannel` is one whose tensors go from card to card.
+"""
 
 import ctypes
 import datetime
@@ -20,6 +23,7 @@ _WORD_SECONDS = 60.0  # between two lines of the log about a wait
 _PATIENT_SECONDS = 7200.0  # limit on the wait for ranks that are late and give signs of life
 
 _log = logging.getLogger(__name__)
+_LOOK_SECONDS = 2e-4  # between two looks whether a card has done a collective
 
 
 class Channel:
@@ -40,7 +44,10 @@ class Channel:
     Attributes:
         num_bytes: number of bytes that this rank has sent to others.
         seconds: seconds that this rank has waited.
+        transport: library that carries the tensors.
     """
+
+    transport = "gloo"
 
     def __init__(
         self,
@@ -136,14 +143,7 @@ class Channel:
     def _wait(self, work: Any) -> None:
         assert self._watch is not None
         start = limit_start = told = time.monotonic()
-        turn = datetime.timedelta(seconds=min(_TURN_SECONDS, self._wait_seconds))
-        while True:
-            try:
-                work.wait(turn)
-                break
-            except RuntimeError as error:
-                if work.is_completed() and not work.is_success():
-                    raise self._lost(error) from error
+        while not self._has_ended(work, min(_TURN_SECONDS, self._wait_seconds)):
             if self._is_cancelled:
                 self._keep()
                 raise CancelledError(f"[Channel] the collectives of {self.name} were cancelled")
@@ -166,6 +166,16 @@ class Channel:
         if seconds > _PATIENT_SECONDS:
             raise self._lost(f"no end within {_PATIENT_SECONDS:g} s")
 
+    def _has_ended(self, work: Any, seconds: float) -> bool:
+        """Wait for at most some seconds; return whether the collective has ended."""
+        try:
+            work.wait(datetime.timedelta(seconds=seconds))
+        except RuntimeError as error:
+            if work.is_completed() and not work.is_success():
+                raise self._lost(error) from error
+            return False
+        return True
+
     def _lost(self, error: object) -> UnavailableError:
         assert self._watch is not None
         self._keep()
@@ -185,6 +195,24 @@ def lost_text(reason: str, rank: int, size: int) -> str:
         f"[RankGroup] expected all {size} ranks to go on, got their end: {reason} (rank {rank}); "
         "start all ranks again, from the newest checkpoint"
     )
+
+
+class CardChannel(Channel):
+    """A channel of nccl: its tensors are on cards, of which each rank has one of its own.
+
+    The wait of nccl only orders the streams of the card, so that a rank that is gone would never be
+    noticed. This one looks until the card has done the collective.
+    """
+
+    transport = "nccl"
+
+    def _has_ended(self, work: Any, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not work.is_completed():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return super()._has_ended(work, seconds)
 
 
 def _packed(value: Any) -> torch.Tensor:

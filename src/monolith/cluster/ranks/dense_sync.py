@@ -19,37 +19,41 @@ class _Bucket:
     ```
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], num_wishes: int) -> None:
+    def __init__(
+        self, parameters: Sequence[torch.nn.Parameter], num_wishes: int, device: torch.device
+    ) -> None:
         self.parameters = list(parameters)
         self._sizes = [parameter.numel() for parameter in self.parameters]
-        total = sum(self._sizes)
-        self._num = len(self.parameters)
-        self.memory = torch.zeros(total + self._num + num_wishes, device="cpu")
-        self._grads = self.memory[:total]
-        self._marks = self.memory[total : total + self._num]
-        self.wishes = self.memory[total + self._num :]
-        self.num_missing = self._num  # gradients that this backward has not made
+        total, num_facts = sum(self._sizes), len(self.parameters) + num_wishes
+        self.memory = torch.zeros(total + num_facts, device=device)
+        self._grads, self._facts = self.memory[:total], self.memory[total:]
+        self.num_missing = 0  # gradients that the backwards of this step have not made
 
-    def fill(self) -> None:
+    def fill(self, wishes: list[float]) -> None:
         """Copy the gradients of this rank; a parameter without one counts as zeros."""
         for i, part in enumerate(cut_by(self._sizes, self._grads)):
             grad = self.parameters[i].grad
-            self._marks[i] = float(grad is not None)
             part.zero_() if grad is None else part.copy_(grad.reshape(-1))
+        marks = [float(parameter.grad is not None) for parameter in self.parameters]
+        self._facts.copy_(torch.tensor([*marks, *wishes], device="cpu"))
 
-    def take(self, factor: float) -> None:
-        """Set the gradients to the sums times a factor; without one in all ranks there is none."""
+    def take(self, factor: float) -> list[float]:
+        """Set the gradients to the sums times a factor, and return the sums of the wishes.
+
+        A parameter without a gradient in all ranks has none.
+        """
         if factor != 1:
             self._grads.mul_(factor)
-        marks = self._marks.tolist()
+        facts: list[float] = self._facts.tolist()
         for i, part in enumerate(cut_by(self._sizes, self._grads)):
             parameter = self.parameters[i]
-            if not marks[i]:
+            if not facts[i]:
                 parameter.grad = None
             elif parameter.grad is None:
                 parameter.grad = part.view_as(parameter).clone()
             else:
                 parameter.grad.copy_(part.view_as(parameter))
+        return facts[len(self.parameters) :]
 
 
 class DenseSync:
@@ -70,8 +74,8 @@ class DenseSync:
         num_bytes: number of bytes that this rank has given to all-reduce.
 
     Raises:
-        InvalidArgumentError: a parameter is not float32 on the CPU. A backward raises it too, if it
-            makes a gradient twice.
+        InvalidArgumentError: a parameter is not float32, or not on the device of the first one. A
+            backward raises it too, if it makes a gradient twice.
     """
 
     def __init__(
@@ -79,17 +83,18 @@ class DenseSync:
     ) -> None:
         self._channel = channel
         listed = [parameter for parameter in parameters if parameter.requires_grad]
+        device = listed[0].device if listed else torch.device("cpu")
         for parameter in listed:
-            if parameter.dtype != torch.float32 or not parameter.is_cpu:
+            if parameter.dtype != torch.float32 or parameter.device != device:
                 raise InvalidArgumentError(
-                    f"[DenseSync] expected float32 parameters on the CPU, got {parameter.dtype} on "
-                    f"{parameter.device}"
+                    f"[DenseSync] expected float32 parameters on {device}, got {parameter.dtype} "
+                    f"on {parameter.device}"
                 )
         self.wishes, self.factor = [0.0] * num_wishes, 1.0
-        self._buckets = _buckets_of(listed, num_wishes)
+        self._buckets = _buckets_of(listed, num_wishes, device)
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._is_armed = False
-        self._num_sent = self.num_bytes = 0
+        self._num_sent = self._num_held = self.num_bytes = 0
         self._waits: list[Callable[[], None]] = []
         self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in listed]  # type: ignore[no-untyped-call]
 
@@ -102,12 +107,18 @@ class DenseSync:
                 if values is not tensor:
                     tensor.copy_(values)
 
-    def begin(self) -> None:
-        """Send gradients from now on as the next backward makes them: the last one of a step."""
-        self._is_armed, self._num_sent = True, 0
+    def begin(self, num_backwards: int = 1, *, holds_last: bool = False) -> None:
+        """Send gradients from now on as the backwards of a step make them.
+
+        Args:
+            num_backwards: number of backwards of the step, which add up their gradients.
+            holds_last: whether the last bucket waits for `finish`, without which no rank has all
+                sums. So a rank may still fail after its backward, and no rank makes the step.
+        """
+        self._is_armed, self._num_sent, self._num_held = True, 0, int(holds_last)
         self._waits = []
         for bucket in self._buckets:
-            bucket.num_missing = len(bucket.parameters)
+            bucket.num_missing = num_backwards * len(bucket.parameters)
 
     def _note(self, parameter: torch.Tensor) -> None:
         if not self._is_armed:
@@ -119,16 +130,14 @@ class DenseSync:
                 "begun; use torch.utils.checkpoint with use_reentrant=False"
             )
         self._bucket_of[parameter].num_missing -= 1  # type: ignore[index]
-        while self._num_sent < len(self._buckets):
+        while self._num_sent < len(self._buckets) - self._num_held:
             if self._buckets[self._num_sent].num_missing > 0:
                 return
             self._send_next()
 
     def _send_next(self) -> None:
         bucket = self._buckets[self._num_sent]
-        bucket.fill()
-        if self._num_sent == len(self._buckets) - 1:
-            bucket.wishes.copy_(torch.tensor(self.wishes))
+        bucket.fill(self.wishes if bucket is self._buckets[-1] else [])
         self._num_sent += 1
         if self._channel.size > 1:
             self.num_bytes += bucket.memory.numel() * bucket.memory.element_size()
@@ -142,10 +151,10 @@ class DenseSync:
         while self._num_sent < len(self._buckets):
             self._send_next()
         self._is_armed = False
+        wishes: list[float] = []
         for wait, bucket in zip(self._waits, self._buckets, strict=True):
             wait()
-            bucket.take(self.factor)
-        wishes: list[float] = self._buckets[-1].wishes.tolist()
+            wishes = bucket.take(self.factor)
         return wishes
 
     def close(self) -> None:
@@ -154,7 +163,9 @@ class DenseSync:
             hook.remove()
 
 
-def _buckets_of(parameters: Sequence[torch.nn.Parameter], num_wishes: int) -> list[_Bucket]:
+def _buckets_of(
+    parameters: Sequence[torch.nn.Parameter], num_wishes: int, device: torch.device
+) -> list[_Bucket]:
     """Return buckets in the order in which backward usually makes gradients: the last one first."""
     groups: list[list[torch.nn.Parameter]] = [[]]
     num_bytes = 0
@@ -165,4 +176,4 @@ def _buckets_of(parameters: Sequence[torch.nn.Parameter], num_wishes: int) -> li
         groups[-1].append(parameter)
         num_bytes += 4 * parameter.numel()
     last = groups.pop()
-    return [*(_Bucket(group, 0) for group in groups), _Bucket(last, num_wishes)]
+    return [*(_Bucket(group, 0, device) for group in groups), _Bucket(last, num_wishes, device)]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from monolith.cluster.job.job_values import first_difference
-from monolith.cluster.ranks.channel import Channel, lost_text
+from monolith.cluster.ranks.channel import CardChannel, Channel, lost_text
 from monolith.cluster.ranks.rank_watch import RankWatch
 from monolith.environment import torchrun_variables
 from monolith.errors import InvalidArgumentError, OpError, UnavailableError
@@ -123,21 +124,37 @@ class RankGroup:
     def _missing(self) -> list[int]:
         return [r for r in range(self.size) if not self._store.check([f"rank/{r}"])]
 
-    def _channel(self, name: str, *, is_patient: bool = False) -> Channel:
+    def use_cards(self, device: torch.device) -> None:
+        """Let dense gradients go from card to card, if each rank has a card of its own.
+
+        Otherwise they go through main memory, as before. All ranks call it.
+
+        Args:
+            device: device of this rank's dense gradients.
+        """
+        cards = self.control.gather(_card_of(device))
+        if self.size > 1 and None not in cards and len(set(cards)) == self.size:
+            self.dense = self._channel("cards", is_on_cards=True)
+
+    def _channel(
+        self, name: str, *, is_patient: bool = False, is_on_cards: bool = False
+    ) -> Channel:
         place, wait_seconds = (self.rank, self.size), self._options.wait_seconds
+        kind = CardChannel if is_on_cards else Channel
         backend: Any = None
         if self.size > 1:
             # Its own limit is longer: the waits of the channel end first, and name the rank.
             limit = datetime.timedelta(seconds=2 * max(wait_seconds, self._options.start_seconds))
             store = PrefixStore(f"channel/{name}", self._store)
+            make = group_of_cards if is_on_cards else dist.ProcessGroupGloo
             try:
-                backend = dist.ProcessGroupGloo(store, self.rank, self.size, limit)
+                backend = make(store, self.rank, self.size, limit)
             except RuntimeError as error:
                 raise UnavailableError(
                     f"[RankGroup] expected a connection to all {self.size} ranks, got {error} "
                     f"(rank {self.rank})"
                 ) from error
-        return Channel(name, backend, self._watch, place, wait_seconds, is_patient=is_patient)
+        return kind(name, backend, self._watch, place, wait_seconds, is_patient=is_patient)
 
     @property
     def wait_seconds(self) -> float:
@@ -223,6 +240,20 @@ class RankGroup:
         if error is not None:
             self.fail(error)
         self.close()
+
+
+def group_of_cards(store: Store, rank: int, size: int, limit: datetime.timedelta) -> Any:
+    """Return the process group of nccl; its arguments are those of gloo's."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = limit
+    return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+def _card_of(device: torch.device) -> str | None:
+    """Return what tells a card from all others; None for other devices, and without nccl."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def group_of_torchrun(options: RankOptions | None = None) -> RankGroup:

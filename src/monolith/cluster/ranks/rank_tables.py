@@ -43,6 +43,7 @@ class RankTables:
         group: the ranks.
         routing: the rank of each key.
         servers: all ranks as the servers of their shards.
+        local_rank: number of this rank among those of its machine.
 
     Raises:
         InvalidArgumentError: the host name of one of several machines is none that others reach.
@@ -59,11 +60,13 @@ class RankTables:
         self.servers: Servers
         self._local: LocalServers | None = None
         self._remote: RemoteServers | None = None
+        self.local_rank = 0
         if group.size == 1:
             self.servers = self._local = LocalServers(1)
             return
         machines = group.control.gather(socket.gethostname())
         is_one_machine = len(set(machines)) == 1
+        self.local_rank = machines[: group.rank].count(machines[group.rank])
         keys = None if is_one_machine else self._keys()
         address = "127.0.0.1" if is_one_machine else _own_address()
         self._host = ServerHost(group.rank, group.size, label=f"rank {group.rank}")

@@ -1,9 +1,10 @@
 """`RankLoop`: the training loop of one rank, and the hooks by which all ranks decide together."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from monolith.data import Batch
 from monolith.errors import OutOfRangeError
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 from monolith.train.figures import Figures, FiguresHook
@@ -39,6 +40,7 @@ class RankLoop(TrainLoop):
         self._wants_stop = self._is_stop_agreed = self._is_settled = False
         self._lookups: StepInput | None = None
         super().__init__(*arguments)
+        self._queues_late = False  # the sums of dense gradients are waited for anyway
 
     def read(self) -> StepInput:
         """Read and look up the batches of the next step together with all ranks."""
@@ -58,10 +60,17 @@ class RankLoop(TrainLoop):
                 break
             lookups.append(messages)
             if sample is not None and batch is not None:
-                parts.append(Part(batch, _required(inputs), sample.position))
+                parts.append(Part(batch, self._send(_required(inputs), batch), sample.position))
         if not lookups:
             raise StopIteration
         return StepInput(parts, version, lookups)
+
+    def _send(self, inputs: Inputs, batch: Batch) -> Inputs:
+        """Return the inputs where the dense model is."""
+        if self._trainee.transfer is None:
+            return inputs
+        with self.stages.send:
+            return self._trainee.send(inputs, batch)
 
     def _next_sample(self) -> Any:
         try:
@@ -75,26 +84,25 @@ class RankLoop(TrainLoop):
         self._lookups = step
         return step
 
-    def _train(self, parts: list[Part]) -> list[BatchOutput]:
-        """Compute losses and gradients, and add up those of dense parameters over all ranks."""
+    def _train(self, parts: list[Part], divisors: Sequence[float] = ()) -> list[BatchOutput]:
+        """Compute losses and gradients, and add up those of dense parameters over all ranks.
+
+        On a device a loss is known only after its backward. If it is not finite, this rank has not
+        yet sent its last gradients, so no rank makes the step.
+        """
         assert self._lookups is not None
         lookups, rank = self._lookups.lookups, self.sync.group.rank
         if not parts:  # else the update before this one runs during the forward
             self.updates.wait()
         own = [messages for messages in lookups if not messages.facts[rank].has_ended]
-        outputs = []
-        for number, (part, messages) in enumerate(zip(parts, own, strict=True), 1):
-            if number == len(parts):
-                self._begin_sums()
-            share = self.sync.share_of(messages)
-            outputs.append(self._train_part(part, share * len(lookups)))
-        if not parts:
-            self._begin_sums()
+        self._begin_sums(len(parts))
+        divisors = [self.sync.share_of(messages) * len(lookups) for messages in own]
+        outputs = super()._train(parts, divisors)
         with self.stages.backward:
             self._agree(self.sync.dense.finish())
         return outputs
 
-    def _begin_sums(self) -> None:
+    def _begin_sums(self, num_backwards: int) -> None:
         received = None if self.interrupt is None else self.interrupt.received
         wishes = [0.0] * NUM_WISHES
         wishes[STOP] = float(self._wants_stop)
@@ -102,7 +110,8 @@ class RankLoop(TrainLoop):
         wishes[TERMINATE] = float(received == signal.SIGTERM)
         wishes[SAVE] = float(self.wants_save(self._state.step + 1))
         self.sync.dense.wishes = wishes
-        self.sync.dense.begin()
+        on_device = self._trainee.transfer is not None
+        self.sync.dense.begin(num_backwards, holds_last=on_device)
 
     def _agree(self, wishes: list[float]) -> None:
         """Take over what ranks wish."""

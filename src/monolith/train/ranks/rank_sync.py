@@ -71,6 +71,8 @@ class RankSync:
         state.rank = self.group.rank
         dense = trainee.optimizer.dense
         self.group.check_equal(_facts_of(trainee, state))
+        if trainee.transfer is not None:
+            self.group.use_cards(trainee.transfer.device)
         parameters = trained_parameters(trainee.model, dense)
         self.dense = DenseSync(self.group.dense, parameters.values(), NUM_WISHES)
         self.dense.broadcast([*trainee.model.parameters(), *trainee.model.buffers()])
@@ -93,6 +95,16 @@ class RankSync:
     def counts(self) -> ExchangeCounts:
         """Numbers of bytes that this rank has sent for lookups and gradients of tables."""
         return self._keys.counts
+
+    @property
+    def device_words(self) -> str | None:
+        """Words that say where the dense part is, and how its gradients travel; None on a CPU."""
+        transfer, size = self._trainee.transfer, self.group.size
+        if transfer is None:
+            return None
+        way = {"gloo": "by gloo through main memory", "nccl": "by nccl from card to card"}
+        how = f"; dense gradients of {size} ranks go {way[self.group.dense.transport]}"
+        return f"dense part of rank {self.group.rank} on {transfer.device}{how if size > 1 else ''}"
 
     def counters(self) -> dict[str, int]:
         """Return the bytes that this rank has sent, as counters of a sink."""
@@ -271,18 +283,15 @@ def reader_of(features: Features) -> FeatureEngine | None:
 def settings_of_rank(settings: TrainSettings, ranks: RankTables | None) -> TrainSettings:
     """Return the settings of one rank: a rank that fails ends the job, and rank 0 saves.
 
-    Raises:
-        InvalidArgumentError: the settings ask for a device.
+    The ranks of a machine take its cards in turn, if the device has no number.
     """
     if ranks is None:
         return settings
-    if settings.device != "cpu":
-        raise InvalidArgumentError(
-            f"[Trainer] expected device 'cpu' with ranks, got {settings.device!r}; dense gradients "
-            "of ranks are added up in main memory"
-        )
-    prefetch = 1 if isinstance(settings.prefetch, str) else settings.prefetch
-    settings = replace(settings, prefetch=prefetch, max_recoveries=0)
+    device, prefetch = settings.device, settings.prefetch
+    if device == "cuda" and (num_cards := torch.cuda.device_count()):
+        device = f"cuda:{ranks.local_rank % num_cards}"
+    prefetch = 1 if isinstance(prefetch, str) else prefetch
+    settings = replace(settings, device=device, prefetch=prefetch, max_recoveries=0)
     return settings if ranks.group.rank == 0 else replace(settings, checkpoint_dir=None)
 
 
@@ -323,4 +332,5 @@ def _facts_of(trainee: Trainee, state: RunState) -> dict[str, list[str]]:
             f"evict_every_hours {dict(task.evict_every_hours)}",
             f"transfer {getattr(trainee.features.pending.engine, 'transfer', None)}",
         ],
+        "device": [f"device {settings.device.partition(':')[0]}"],
     }
