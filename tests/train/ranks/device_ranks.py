@@ -3,6 +3,7 @@
 from monolith.checkpoint import find
 from monolith.cluster import LocalServers
 from monolith.cluster.ranks.rank_tables import RankTables
+from monolith.table.routing import PartitionRouting
 from monolith.train import TrainSettings
 from tests.cluster.ranks.rank_threads import run_ranks
 from tests.train.ranks.rank_tasks import fit_rank, largest_difference, one_batch, task_of
@@ -16,6 +17,7 @@ class LocalRankTables(RankTables):
 
     def __init__(self, group, servers):
         self.group, self.local_rank, self.servers = group, group.rank, servers
+        self.routing = PartitionRouting(group.size)
         self._host = self._loop = self._local = self._remote = None
 
     def own_shards(self, names):
