@@ -42,7 +42,12 @@ def copies(monkeypatch):
 
 
 def fresh(number, **columns):
-    """Return batches without a common id, whose updates no stale lookup can miss."""
+    """Return batches without a common id."""
+    return apart(clicks(number, **columns))
+
+
+def apart(batches):
+    """Return batches with ids of their own, whose updates no stale lookup can miss."""
     return [
         replace(
             batch,
@@ -51,7 +56,7 @@ def fresh(number, **columns):
                 for name, ids in batch.features.items()
             },
         )
-        for place, batch in enumerate(clicks(number, **columns))
+        for place, batch in enumerate(batches)
     ]
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +11,11 @@ import torch.distributed as dist
 from monolith.cluster.ranks import rank_group
 from monolith.cluster.ranks.channel import CardChannel
 from monolith.errors import InvalidArgumentError, NonFiniteLossError, UnavailableError
-from monolith.ops import Ragged
 from monolith.ops.devices import DeviceTransfer
 from monolith.train import TrainSettings, trainer
 from monolith.train.ranks.rank_sync import settings_of_rank
 from tests.cluster.ranks.rank_threads import run_ranks
-from tests.train.device_runs import copies  # noqa: F401 -- a fixture
+from tests.train.device_runs import apart, copies  # noqa: F401 -- a fixture
 from tests.train.ranks.device_ranks import BATCHES, assert_close, check_resumed, fit_two
 from tests.train.ranks.rank_tasks import fit_rank, one_batch, task_of
 
@@ -27,20 +25,6 @@ SETTINGS = {
     "clipped": {"clip_norm": 0.1},
     "accumulated": {"accumulate": 2},
 }
-
-
-def apart(batches):
-    """Give batches ids of their own, so that no lookup can miss an update."""
-    return [
-        replace(
-            batch,
-            features={
-                name: Ragged(ids.values + 100 * number, ids.row_splits)
-                for name, ids in batch.features.items()
-            },
-        )
-        for number, batch in enumerate(batches)
-    ]
 
 
 @pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS)
