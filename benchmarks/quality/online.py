@@ -178,7 +178,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if figure is not None:
         check_can_draw()
     if options.draw:
-        draw_figure(history.read_runs(RESULTS)[-1]["figures"], figure)
+        recorded = history.read_runs(RESULTS)
+        if not recorded:
+            say(f"[online] expected a recorded run in {RESULTS}, got none; run without --draw")
+            return 2
+        draw_figure(recorded[-1]["figures"], figure)
         return 0
     try:
         advice = "commit them, or run with --no-record"

@@ -265,6 +265,14 @@ class TestCommand:
         assert drawn.read_bytes() == redrawn.read_bytes()
         assert drawn.read_bytes().startswith(b"\x89PNG")
 
+    def test_nothing_is_drawn_without_a_recorded_run(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(online, "RESULTS", tmp_path / "r.json")
+        assert online.main(["--draw"]) == 2
+        message = f"expected a recorded run in {tmp_path / 'r.json'}, got none"
+        assert message in capsys.readouterr().err
+
     def test_a_missing_package_is_named_with_its_extra(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
