@@ -50,8 +50,9 @@ class Predictor:
     def score(self, ids: Ids) -> Floats:
         """Return the logits of samples as a server predicts them: new ids read as zeros."""
         with torch.no_grad():
-            logits = self.layers(self.features.read(ids, is_training=False).joined)
-        return logits.double().numpy()
+            logits: torch.Tensor = self.layers(self.features.read(ids, is_training=False).joined)
+        scores: Floats = logits.double().numpy()
+        return scores
 
 
 class Learner(Predictor):
@@ -237,7 +238,7 @@ class BatchTrained(Arm):
         parts = [*self._untrained, *([step.part(self._first, place)] if place else [])]
         period = join(parts)
         order = torch.randperm(len(period), generator=self._random)
-        for places in order.split(self.learner.batch):
+        for places in torch.split(order, self.learner.batch):
             self.learner.learn(period.take(places.sort().values))
         if self.due % DAY == 0:
             self.learner.evict(self.due)

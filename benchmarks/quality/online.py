@@ -1,6 +1,6 @@
 """What freshness is worth: online training, refreshed copies and batch training on one stream.
 
-python benchmarks/quality/online.py --quick       one seed, three short days, in a few seconds
+python benchmarks/quality/online.py --quick       one seed, two days, in some seconds
 python benchmarks/quality/online.py               five seeds, three speeds of drift, in minutes
 python benchmarks/quality/online.py --draw        the figure of the newest recorded run
 
@@ -34,9 +34,9 @@ RESULTS = ROOT / "benchmarks" / "results" / f"{NAME}.json"
 FIGURE = ROOT / "docs" / "images" / "freshness.png"
 DRIFTS = {1.0: "drift of the demo", 0.2: "a fifth of the drift", 0.0: "no drift"}
 SEEDS = (SEED, 1, 2, 3, 4)
-SIZES = {"warm_days": 20, "days": 10, "batch": 64}
+SIZES = {"warm_days": 20, "days": 10, "batch": 128}
 QUICK_DRIFTS, QUICK_SEEDS = (1.0, 0.0), (SEED,)
-QUICK_SIZES = {"warm_days": 5, "days": 3, "batch": 256}
+QUICK_SIZES = {"warm_days": 12, "days": 2, "batch": 1024}
 
 Figure = dict[str, Any]
 
@@ -121,7 +121,8 @@ def table(lines: Sequence[Figure]) -> str:
 
 def _gap(line: Figure) -> str:
     """Return the mean and the range of the difference to online, in units of 0.0001."""
-    mean, low, high = (round(1e4 * value, 1) for value in (line["gap"], *line["gap_spread"]))
+    values = (line["gap"], *line["gap_spread"])
+    mean, low, high = (round(1e4 * value, 1) + 0.0 for value in values)  # -0.0 becomes 0.0
     return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
@@ -149,9 +150,7 @@ def check_can_draw() -> None:
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
-        sys.exit(
-            "[online] expected matplotlib to be installed; pip install 'monolith-torch[demo]'"
-        )
+        sys.exit("[online] expected matplotlib to be installed; pip install 'monolith-torch[demo]'")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -174,8 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the study, or draw the figure of the newest one."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     is_recorded = not (options.quick or options.no_record or options.draw)
-    figure = options.figure or (FIGURE if is_recorded or options.draw else None)
-    if figure is not None:
+    is_drawn = is_recorded or options.draw or options.figure is not None
+    figure: Path = options.figure or FIGURE
+    if is_drawn:
         check_can_draw()
     if options.draw:
         recorded = history.read_runs(RESULTS)
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(lines), loss_table(lines), sep="\n\n")
     if commit is not None:
         history.add_run(RESULTS, history.describe_run(lines, commit))
-    if figure is not None:
+    if is_drawn:
         draw_figure(lines, figure)
     return 0
 

@@ -52,7 +52,7 @@ def _draw_days(axes: Axes, lines: Sequence[Line]) -> None:
 def _draw_intervals(axes: Axes, lines: Sequence[Line], drifts: Mapping[float, str]) -> None:
     """Draw what each arm loses against the online arm, with the range of the seeds."""
     refreshed, trained = [ONLINE, *REFRESHED], [*BATCH_TRAINED]
-    places = {arm: place for place, arm in enumerate(refreshed)}
+    places = {arm: float(place) for place, arm in enumerate(refreshed)}
     places |= {arm: len(refreshed) + 0.5 + number for number, arm in enumerate(trained)}
     axes.axhline(0, color=INK, linewidth=0.8)
     for (drift, name), color in zip(drifts.items(), COLORS, strict=False):

@@ -48,7 +48,7 @@ class TestSamples:
         first, second = steps(2)
         assert (len(first), list(first.ids)) == (BATCH, list(FEATURES))
         assert (np.diff(np.concatenate([first.times, second.times])) >= 0).all()
-        assert 0 <= first.times[0]
+        assert first.times[0] >= 0
         assert first.times[-1] < SECONDS_PER_STEP <= second.times[0]
 
     def test_samples_that_are_taken_apart_and_joined_are_the_same(self) -> None:
@@ -165,7 +165,7 @@ class TestArms:
     def test_batch_training_learns_each_sample_of_a_finished_period_once(self) -> None:
         learner, _ = learned(0)
         trained: list[float] = []
-        learner.learn = lambda part: trained.extend(part.times)  # type: ignore[method-assign]
+        learner.learn = lambda samples: trained.extend(samples.times)  # type: ignore[method-assign]
         arm, both = arms.BatchTrained(learner, 0.0, 3600.0), steps(2)
         for step in both:
             for start in range(0, BATCH, 64):
@@ -191,7 +191,7 @@ class TestQuickStudy:
     def test_all_arms_have_predicted_all_days(self, quick: Any) -> None:
         for by_arm in quick.values():
             assert list(by_arm) == [*arms.ARMS, arms.BEST]
-            assert {len(line["auc_by_day"]) for line in by_arm.values()} == {3}
+            assert {len(line["auc_by_day"]) for line in by_arm.values()} == {2}
 
     def test_with_drift_the_fresh_model_beats_the_one_that_is_never_refreshed(
         self, quick: Any
