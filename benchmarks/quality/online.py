@@ -6,11 +6,15 @@ python benchmarks/quality/online.py --draw        the figure of the newest recor
 
 Every model predicts every sample before any model has learned it. A full run is added to
 benchmarks/results/quality_online.json with machine, commit and date, and draws
-docs/images/freshness.png; docs/freshness.md explains both.
+docs/images/freshness.png; docs/freshness.md explains both. A full run that was stopped goes on
+with the worlds that are not done when it is started again at the same commit.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import itertools
+import json
 import multiprocessing
 import statistics
 import sys
@@ -31,10 +35,11 @@ from tools.commit import TreeError, clean_commit
 
 NAME = "quality_online"
 RESULTS = ROOT / "benchmarks" / "results" / f"{NAME}.json"
+KEPT = ROOT / "build" / NAME  # outcomes of the commits that were run, for runs that were stopped
 FIGURE = ROOT / "docs" / "images" / "freshness.png"
 DRIFTS = {1.0: "drift of the demo", 0.2: "a fifth of the drift", 0.0: "no drift"}
 SEEDS = (SEED, 1, 2, 3, 4)
-SIZES = {"warm_days": 20, "days": 10, "batch": 128}
+SIZES = {"warm_days": 20, "days": 10, "batch": 256}
 QUICK_DRIFTS, QUICK_SEEDS = (1.0, 0.0), (SEED,)
 QUICK_SIZES = {"warm_days": 12, "days": 2, "batch": 1024}
 
@@ -42,30 +47,51 @@ Figure = dict[str, Any]
 
 
 def worlds(*, is_quick: bool) -> list[World]:
-    """Return the runs of the study, those of a drift one after the other."""
+    """Return the runs of the study, those of a seed one after the other."""
     if is_quick:
         pairs = itertools.product(QUICK_DRIFTS, QUICK_SEEDS)
         return [World(drift, seed, **QUICK_SIZES) for drift, seed in pairs]
-    return [World(drift, seed, **SIZES) for drift, seed in itertools.product(DRIFTS, SEEDS)]
+    return [World(drift, seed, **SIZES) for seed, drift in itertools.product(SEEDS, DRIFTS)]
 
 
-def study(runs: Sequence[World], processes: int) -> list[list[Outcome]]:
-    """Run worlds in processes of their own, or in this one; return the outcomes of each."""
-    if processes == 1:
-        return list(_with_progress(runs, map(run_world, runs)))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context) as pool:
-        return list(_with_progress(runs, pool.map(run_world, runs)))
+def study(runs: Sequence[World], processes: int, kept: Path | None = None) -> list[list[Outcome]]:
+    """Run worlds in processes of their own, or in this one; return the outcomes of each.
 
-
-def _with_progress(
-    runs: Sequence[World], outcomes: Iterable[list[Outcome]]
-) -> Iterable[list[Outcome]]:
+    Args:
+        runs: Worlds to run.
+        processes: Number of worlds at the same time.
+        kept: File of outcomes that are not run again, and to which new ones are added; None keeps
+            none.
+    """
+    done = {} if kept is None else _read_kept(kept)
+    left = [world for world in runs if world not in done]
     start = time.perf_counter()
-    for world, outcome in zip(runs, outcomes, strict=True):
-        seconds = time.perf_counter() - start
-        say(f"{seconds:5.0f} s  {DRIFTS[world.drift]}, seed {world.seed}: done")
-        yield outcome
+    with contextlib.ExitStack() as stack:
+        outcomes: Iterable[list[Outcome]] = map(run_world, left)
+        if processes > 1:
+            context = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(ProcessPoolExecutor(processes, context))
+            outcomes = pool.map(run_world, left)
+        for world, outcome in zip(left, outcomes, strict=True):
+            done[world] = outcome
+            if kept is not None:
+                _keep(kept, world, outcome)
+            seconds = time.perf_counter() - start
+            say(f"{seconds:5.0f} s  {DRIFTS[world.drift]}, seed {world.seed}: done")
+    return [done[world] for world in runs]
+
+
+def _read_kept(path: Path) -> dict[World, list[Outcome]]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    pairs = map(json.loads, lines)
+    return {World(**world): [Outcome(**one) for one in outcome] for world, outcome in pairs}
+
+
+def _keep(path: Path, world: World, outcome: list[Outcome]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pair = dataclasses.asdict(world), [dataclasses.asdict(one) for one in outcome]
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(pair) + "\n")
 
 
 def figures(runs: Sequence[World], outcomes: Sequence[list[Outcome]]) -> list[Figure]:
@@ -192,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(str(error))
         return 2
     runs = worlds(is_quick=options.quick)
-    lines = figures(runs, study(runs, min(options.processes, len(runs))))
+    kept = None if commit is None else KEPT / f"{commit}.jsonl"
+    lines = figures(runs, study(runs, min(options.processes, len(runs)), kept))
     print(table(lines), loss_table(lines), sep="\n\n")
     if commit is not None:
         history.add_run(RESULTS, history.describe_run(lines, commit))
@@ -205,5 +232,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("Stopped before the end; nothing was recorded.", file=sys.stderr)
+        print("Stopped before the end; start it again to go on.", file=sys.stderr)
         sys.exit(130)

@@ -14,6 +14,7 @@ Line = Mapping[str, Any]
 
 BY_DAY = (ONLINE, "every day", "batch training, daily", NEVER)  # the arms of the upper panel
 UNIT = 1e-4  # of the lower panel's axis
+TICKS = (0, -1, -3, -10, -30, -100, -300)
 _SHORT = {ONLINE: "online", **{arm: arm.removeprefix("every ") for arm in REFRESHED}}
 _SHORT |= {arm: arm.removeprefix("batch training, ") for arm in BATCH_TRAINED}
 
@@ -46,6 +47,7 @@ def _draw_days(axes: Axes, lines: Sequence[Line]) -> None:
         ends.append((scores[-1], arm, color))
     label_ends(axes, ends, days[-1])
     axes.set_title("AUC of each day with the drift of the demo", loc="left", color=INK)
+    axes.set_xticks(days)
     axes.set_xlabel("day", color=INK)
 
 
@@ -71,12 +73,11 @@ def _draw_intervals(axes: Axes, lines: Sequence[Line], drifts: Mapping[float, st
                 [places[arm] for arm in arms], gaps, errors, fmt=style, color=color, label=label,
                 markersize=4, capsize=3,
             )  # fmt: skip
-    axes.set_yscale("symlog", linthresh=10)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
     axes.set_xticks(list(places.values()), [_SHORT[arm] for arm in places])
     axes.axvline(len(refreshed) - 0.25, color=INK, linewidth=0.6, linestyle=":")
-    axes.set_title(
-        "AUC less that of the online model, in 0.0001, by interval of refreshes (left) "
-        "and of batch training (right)",
-        loc="left", color=INK, fontsize=10,
-    )  # fmt: skip
+    axes.set_title("AUC less that of the online model, in units of 0.0001", loc="left", color=INK)
+    axes.set_xlabel("refresh of the copy that predicts | batch training", color=INK)
     axes.legend(frameon=False, labelcolor=INK, loc="lower left")

@@ -222,6 +222,25 @@ LINES = [
 ]  # fmt: skip
 
 
+class TestStoppedStudy:
+    def test_worlds_that_are_done_are_not_run_again(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        first, second = (arms.World(0.0, seed, 1, 1, 64) for seed in (1, 2))
+        ran: list[int] = []
+
+        def run_world(world: arms.World) -> list[arms.Outcome]:
+            ran.append(world.seed)
+            return [arms.Outcome(arms.ONLINE, 0.7, 0.5, [0.7])]
+
+        monkeypatch.setattr(online, "run_world", run_world)
+        kept = tmp_path / "new" / "kept.jsonl"
+        online.study([first], 1, kept)
+        outcomes = online.study([first, second], 1, kept)
+        assert ran == [1, 2]
+        assert outcomes == [[arms.Outcome(arms.ONLINE, 0.7, 0.5, [0.7])]] * 2
+
+
 class TestCommand:
     def test_the_tables_have_a_row_for_each_arm(self) -> None:
         row = "| never | 0.7500 | -12.3 (-20.0 to +1.0) | 0.7500 | -12.3 (-20.0 to +1.0) |"
@@ -255,7 +274,7 @@ class TestCommand:
         monkeypatch.setattr(online, "RESULTS", results)
         monkeypatch.setattr(online, "ROOT", tmp_path.parent)
         monkeypatch.setattr(online, "clean_commit", lambda *_, **__: "a" * 40)
-        monkeypatch.setattr(online, "study", lambda runs, processes: [])
+        monkeypatch.setattr(online, "study", lambda runs, processes, kept: [])
         monkeypatch.setattr(online, "figures", lambda runs, outcomes: LINES)
         with contextlib.redirect_stdout(StringIO()):
             assert online.main(["--figure", str(drawn)]) == 0
