@@ -78,6 +78,17 @@ def _draw_intervals(axes: Axes, lines: Sequence[Line], drifts: Mapping[float, st
     axes.minorticks_off()
     axes.set_xticks(list(places.values()), [_SHORT[arm] for arm in places])
     axes.axvline(len(refreshed) - 0.25, color=INK, linewidth=0.6, linestyle=":")
-    axes.set_title("AUC less that of the online model, in units of 0.0001", loc="left", color=INK)
-    axes.set_xlabel("refresh of the copy that predicts | batch training", color=INK)
+    axes.set_title(
+        "AUC less that of the online model, in units of 0.0001; logarithmic below -1",
+        loc="left",
+        color=INK,
+    )
+    below: dict[str, Any] = {
+        "transform": axes.get_xaxis_transform(),
+        "color": INK,
+        "ha": "center",
+        "va": "top",
+    }
+    axes.text((len(refreshed) - 1) / 2, -0.1, "refresh of the copy that predicts", **below)
+    axes.text(len(refreshed) + 1, -0.1, "batch training", **below)
     axes.legend(frameon=False, labelcolor=INK, loc="lower left")
