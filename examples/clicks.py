@@ -101,10 +101,15 @@ class Population:
 
 
 class Clicks:
-    """The stream: `next(clicks)` is the next batch. Equal seeds give equal streams, for ever."""
+    """The stream: `next(clicks)` is the next batch. Equal seeds give equal streams, for ever.
 
-    def __init__(self, seed: int = SEED) -> None:
-        self.random = np.random.default_rng(seed)
+    `drift` is the speed of the world: at 0.2 tastes drift, and users and items arrive, a fifth as
+    fast as the numbers above say; at 0 nothing changes and no id is new.
+    """
+
+    def __init__(self, seed: int = SEED, *, drift: float = 1.0) -> None:
+        self.random, self.drift = np.random.default_rng(seed), drift
+        self.num_new_users, self.num_new_items = round(drift * NEW_USERS), round(drift * NEW_ITEMS)
         self.users = Population(self.random, USERS, USER_ZIPF, CITY_CHANCE)
         self.items = Population(self.random, ITEMS, ITEM_ZIPF, AUTHOR_CHANCE)
         self.affinities = self.users.normal(USERS, CATEGORIES)
@@ -116,9 +121,9 @@ class Clicks:
 
     def __next__(self) -> Batch:
         self._drift()
-        newcomers = self.users.renew(NEW_USERS)
-        self.items.renew(NEW_ITEMS)
-        self.affinities[newcomers] = self.users.normal(NEW_USERS, CATEGORIES)
+        newcomers = self.users.renew(self.num_new_users)
+        self.items.renew(self.num_new_items)
+        self.affinities[newcomers] = self.users.normal(self.num_new_users, CATEGORIES)
         self.num_clicked[newcomers] = 0
         user, item = self.users.sample(BATCH), self.items.sample(BATCH)
         category = self.items.group_ids[item] % CATEGORIES
@@ -130,7 +135,7 @@ class Clicks:
 
     def _drift(self) -> None:
         # An autoregressive step that keeps the variance at 1.
-        keep = np.float32(0.5 ** (1 / (HALF_LIFE_DAYS * STEPS_PER_DAY)))
+        keep = np.float32(0.5 ** (self.drift / (HALF_LIFE_DAYS * STEPS_PER_DAY)))
         for tastes in (self.users.own_tastes, self.items.own_tastes, self.affinities):
             tastes *= keep
             tastes += (1 - keep**2) ** np.float32(0.5) * self.users.normal(*tastes.shape)

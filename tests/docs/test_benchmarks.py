@@ -20,10 +20,11 @@ def commits(stage):
     return {one["commit"].replace("-dirty", "+") for one in runs(stage)}
 
 
-def test_every_file_of_results_is_of_a_stage_and_has_runs():
+def test_every_file_of_results_is_of_a_stage_or_a_study_and_has_runs():
     files = {path.stem for path in (ROOT / run.RESULTS).glob("*.json")} - {"gpu_acceptance"}
+    studies = {f"quality_{path.stem}" for path in (ROOT / "benchmarks/quality").glob("*.py")}
     assert len(files) > 25
-    assert files <= {*run.STAGES}
+    assert files <= {*run.STAGES} | studies
     for one in (one for stage in files for one in runs(stage)):
         assert {"machine", "commit", "date", "figures"} == one.keys()
 

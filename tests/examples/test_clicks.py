@@ -75,6 +75,28 @@ def test_half_of_the_own_tastes_is_gone_after_a_half_life():
     assert clicks.users.own_tastes.std() == pytest.approx(1, abs=0.02)
 
 
+def test_a_slower_world_has_fewer_newcomers_and_older_tastes():
+    clicks = Clicks(drift=0.2)
+    before = set(clicks.users.ids.tolist())
+    next(clicks)
+    assert len(set(clicks.users.ids.tolist()) - before) == NEW_USERS // 5
+    clicks = Clicks(drift=0.2)
+    tastes = clicks.items.own_tastes.copy()
+    for _ in range(HALF_LIFE_DAYS * STEPS_PER_DAY):
+        clicks._drift()
+    assert np.corrcoef(tastes.flat, clicks.items.own_tastes.flat)[0, 1] == pytest.approx(
+        0.5**0.2, abs=0.02
+    )
+
+
+def test_a_world_without_drift_stays_as_it_is():
+    clicks = Clicks(drift=0)
+    before = clicks.users.ids.copy(), clicks.items.own_tastes.copy(), clicks.affinities.copy()
+    next(clicks)
+    after = clicks.users.ids, clicks.items.own_tastes, clicks.affinities
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+
+
 def test_clicks_happen_as_often_as_their_chances_say():
     samples = batches(20)
     labels = torch.cat([batch.labels for batch in samples])
