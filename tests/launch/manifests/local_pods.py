@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 from monolith.launch.manifests.kubernetes import FILES, KEYS, SECRET
 
@@ -44,8 +45,16 @@ class LocalPods:
     def start(self):
         for index in range(self.servers["spec"]["replicas"]):
             self._start(self.servers, index)
-        for index in range(self.workers["spec"]["completions"]):
-            self._start(self.workers, index)
+        for index in reversed(range(self.workers["spec"]["completions"])):
+            self._start(self.workers, index)  # the chief is last, so that it does not train alone
+            if index:
+                self._wait_for_log(f"{self.workers['metadata']['name']}-{index}", "connected to")
+
+    def _wait_for_log(self, name, words):
+        end = time.monotonic() + WAIT_SECONDS
+        while words not in self.log(name) and time.monotonic() < end:
+            assert self.processes[name].poll() is None, self.log(name)
+            time.sleep(0.1)
 
     def _start(self, owner, index):
         name = f"{owner['metadata']['name']}-{index}"

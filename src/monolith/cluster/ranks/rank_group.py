@@ -208,7 +208,8 @@ class RankGroup:
         reason = None if self._watch is None else self._watch.reason
         if reason is None or reason.startswith(f"rank {self.rank} failed:"):
             return error
-        if not isinstance(error, OpError) or reason in str(error):
+        is_same = reason in str(error) or str(error) in reason  # which all ranks have met
+        if is_same or not isinstance(error, OpError):
             return error
         return UnavailableError(lost_text(reason, self.rank, self.size))
 
