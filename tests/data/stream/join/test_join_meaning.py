@@ -1,9 +1,12 @@
 """A joiner does what the naive join does, however events are cut into blocks, killed or not."""
 
+import copy
+import shutil
 import tempfile
 
 import pytest
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.data.stream.join.events import KINDS, block, joiner, labels, labels_of
 from tests.data.stream.join.naive_join import NaiveJoin
@@ -24,32 +27,34 @@ def no_waits_for_the_disk(monkeypatch):
 
 
 class JoinMachine(RuleBasedStateMachine):
+    """A run is what one joiner did: the samples of each call, and the naive join at the end."""
+
     @initialize(
         window=st.integers(1, 8), lateness=st.integers(0, 5), at_once=st.booleans(),
         save_every=st.integers(3, 40), memory_bytes=st.sampled_from([0, 200, 1 << 20]),
     )  # fmt: skip
     def start(self, window, lateness, at_once, save_every, memory_bytes):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = tempfile.mkdtemp()
         self.options = {
             "window": window,
             "lateness": lateness,
             "leaves_at_once": at_once,
             "impression": SHOWN,
             "num_inputs": NUM_INPUTS,
-            "folder": self.folder.name,
+            "folder": self.folder,
             "files": {"save_every": save_every, "memory_bytes": memory_bytes, "num_kept": 1_000},
         }
         self.joiner = joiner(**self.options)
         self.naive = NaiveJoin(window, lateness, at_once, KINDS, NUM_INPUTS)
         self.clock = self.number = 0
-        self.outputs = []
-        self.saved = [(self.joiner.state(), 0)]
+        self.run = {"outputs": [], "naive": self.naive}
+        self.saved = [(self.joiner.state(), self.run, 0)]
 
     def note(self, samples, expected):
-        self.outputs.append([(row, *labels_of(sample)) for sample in expected
-                             for row in [sample[0]["row"]]])  # fmt: skip
-        assert self.rows(samples) == self.outputs[-1]
-        self.saved.append((self.joiner.state(), len(self.outputs)))
+        rows = [(row["row"], *labels_of((row, kinds))) for row, kinds in expected]
+        assert self.rows(samples) == rows
+        self.run["outputs"].append(rows)
+        self.saved.append((self.joiner.state(), self.run, len(self.run["outputs"])))
 
     @staticmethod
     def rows(samples):
@@ -75,10 +80,18 @@ class JoinMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def resume(self, data):
-        state, number = data.draw(st.sampled_from(self.saved[-20:]))
+        """Go on at a state, after what its joiner did until it was killed."""
+        state, run, number = data.draw(st.sampled_from(self.saved[-20:]))
         self.joiner = joiner(**self.options, state=state)
         assert self.joiner.state()["positions"] == state["positions"]
-        assert [self.rows(samples) for samples in self.joiner.replay()] == self.outputs[number:]
+        outputs = run["outputs"][number:]
+        assert [self.rows(samples) for samples in self.joiner.replay()] == outputs
+        self.naive = copy.deepcopy(run["naive"])
+        self.run = {"outputs": list(outputs), "naive": self.naive}
+        # Files of states before the snapshot that was resumed may be removed.
+        base = state["snapshot"]
+        self.saved = [each for each in self.saved if each[0]["snapshot"] >= base]
+        self.saved.append((self.joiner.state(), self.run, len(outputs)))
 
     @invariant()
     def counts_agree(self):
@@ -91,7 +104,7 @@ class JoinMachine(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "joiner"):
             self.note(self.joiner.finish(), self.naive.finish())
-            self.folder.cleanup()
+            shutil.rmtree(self.folder)
 
 
 JoinMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=20)

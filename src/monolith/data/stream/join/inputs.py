@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from monolith.data.cursor import Cursor
 
-_PATIENCE_SECONDS = 1.0  # to wait for the thread of an input
+_PATIENCE_SECONDS = 1.0  # for the current block of an input, before the input is closed
+_END_SECONDS = 10.0  # for the thread of a closed input
 _WAITING_BLOCKS = 2  # blocks of an input that are read ahead
 
 
@@ -182,4 +183,4 @@ class _Reader:
         assert self._thread is not None
         self._thread.join(_PATIENCE_SECONDS)
         self._cursor.close()
-        self._thread.join(_PATIENCE_SECONDS)
+        self._thread.join(_END_SECONDS)

@@ -211,7 +211,7 @@ class OnlineJoiner:
         if is_mixed:
             kinds = events.column(settings.kind).to_numpy()
             shown = kinds == self._impression if self._impression is not None else ~shown
-        if not shown.any():
+        if is_mixed and not shown.any():
             return events.select([settings.key, settings.time, settings.kind]), shown
         for name in settings.adds.names():
             if name in events.schema.names and name != settings.adds.weight:

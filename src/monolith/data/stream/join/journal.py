@@ -62,6 +62,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, num_kept: int, base: int | None = None) -> None:
+        self._log: BinaryIO | None = None
         self._folder, self._num_kept = folder, num_kept
         folder.mkdir(parents=True, exist_ok=True)
         # Snapshots since the base, and the oldest log that each of them needs.
@@ -69,7 +70,6 @@ class Journal:
         if base is not None and self._path("snapshot", base).exists():
             self._first_logs[base] = self._first_log(base)
         self._number = max([0, *_numbers(folder, "snapshot"), *_numbers(folder, "log")])
-        self._log: BinaryIO | None = None
         self._maps: dict[int, pa.MemoryMappedFile] = {}
 
     @property
@@ -207,6 +207,10 @@ class Journal:
         if self._log is not None:
             self._close_log()
         self._maps.clear()
+
+    def __del__(self) -> None:
+        if self._log is not None:
+            self._log.close()
 
 
 def _numbers(folder: Path, kind: str) -> list[int]:
