@@ -65,6 +65,7 @@ STAGES = (
     "job",
     "job_costs",
     "ranks",
+    "joiner",
 )
 
 
