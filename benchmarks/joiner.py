@@ -4,8 +4,8 @@ Impressions have 26 ids and 4 floats; for each four of them comes an action, spr
 Before a sample, the joiner has a full window, and remembers the keys of the window before it. Each
 sample handles the events of the next moments, in blocks as they come from a broker: as many
 impressions leave as come. "memory" has no folder, "folder" writes each event to the journal and a
-snapshot every million events, "spill" keeps 64 MiB of features in memory. "python" is a dict of open
-impressions and a queue of their times, without features, folder, lateness or duplicates.
+snapshot every million events, "spill" keeps 64 MiB of features in memory. "python" is a dict of
+open impressions and a queue of their times, without features, folder, lateness or duplicates.
 """
 
 import collections
@@ -45,9 +45,7 @@ def blocks(window: int, first: int = 0) -> Iterator[Block]:
     """Impressions, one at each time, and actions of impressions of the last window."""
     draw = np.random.default_rng(0)
     ids = {f"id_{at}": pa.array(draw.integers(0, 1 << 40, _BLOCK)) for at in range(_IDS)}
-    floats = {
-        f"float_{at}": pa.array(draw.random(_BLOCK, np.float32)) for at in range(_FLOATS)
-    }
+    floats = {f"float_{at}": pa.array(draw.random(_BLOCK, np.float32)) for at in range(_FLOATS)}
     while True:
         numbers = np.arange(first, first + _BLOCK)
         shown = pa.record_batch(
@@ -94,7 +92,9 @@ class Plain:
         num_left = 0
         for _ in range(count):
             shown, acted = next(self._blocks)
-            for key, time in zip(*(shown[name].to_pylist() for name in ("key", "time")), strict=True):
+            for key, time in zip(
+                *(shown[name].to_pylist() for name in ("key", "time")), strict=True
+            ):
                 self._open[key] = set()
                 self._queue.append((time, key))
             rows = (acted[name].to_pylist() for name in ("key", "kind"))

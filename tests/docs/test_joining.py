@@ -13,6 +13,8 @@ def test_snippets_do_what_they_show():
 
 
 def test_the_table_names_every_count():
-    names = {name for row in first_rows(page(PAGE), "| count") for name in re.findall(r"`(\w+)`", row[0])}
+    names = {
+        name for row in first_rows(page(PAGE), "| count") for name in re.findall(r"`(\w+)`", row[0])
+    }
     counts = OnlineJoiner(JoinSettings("key", 10, {"click": [1]})).counts
     assert names | {"impressions", "actions"} == set(counts)

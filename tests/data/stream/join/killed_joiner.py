@@ -1,7 +1,7 @@
 """A program whose children join files of events and commit their samples, until they are killed.
 
-    samples.txt    a line for each sample, in the order in which the samples left
-    commit.json    the bytes of samples.txt that count, and the state of the pipeline there
+samples.txt    a line for each sample, in the order in which the samples left
+commit.json    the bytes of samples.txt that count, and the state of the pipeline there
 """
 
 import functools

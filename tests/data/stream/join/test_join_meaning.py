@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
 from tests.data.stream.join.events import KINDS, block, joiner, labels, labels_of
 from tests.data.stream.join.naive_join import NaiveJoin
 

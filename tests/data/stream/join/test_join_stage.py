@@ -121,7 +121,9 @@ def test_files_that_are_left_to_read_are_missed(tmp_path, has_folder, gone):
         state = batches.state_dict()
     (tmp_path / f"{gone}.parquet").unlink()
     source = join_events([files_left(tmp_path), acted([1], [1])], SETTINGS, folder=folder).batch(4)
-    with pytest.raises(FailedPreconditionError, match=rf"expected file .*{gone}\.parquet.* got none"):
+    with pytest.raises(
+        FailedPreconditionError, match=rf"expected file .*{gone}\.parquet.* got none"
+    ):
         source.resume(state)
 
 

@@ -206,7 +206,7 @@ def test_features_beyond_the_memory_are_read_from_the_folder(tmp_path):
 
 def test_memory_is_free_when_samples_left():
     ours = joiner(window=10, num_inputs=1)
-    for time in range(0, 100):
+    for time in range(100):
         ours.add(shown((time, time), (0, time)))
     assert ours.memory_bytes <= 13 * 2 * 8 * 2
 
@@ -268,7 +268,7 @@ def test_a_log_without_the_events_of_the_state_is_refused(tmp_path):
     damaged = bytearray(log.read_bytes())
     damaged[-200] ^= 1
     log.write_bytes(damaged)
-    with pytest.raises(DataLossError, match="expected 1 records in the log .* got 0 whole ones"):
+    with pytest.raises(DataLossError, match=r"expected 1 records in the log .* got 0 whole ones"):
         joiner(folder=tmp_path, state=ours.state())
 
 
@@ -276,7 +276,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path):
     state = joiner(folder=tmp_path).state()
     (snapshot,) = tmp_path.glob("snapshot-*")
     snapshot.write_bytes(snapshot.read_bytes()[:-64])
-    with pytest.raises(DataLossError, match="expected 3 tables in snapshot .* got 2 whole ones"):
+    with pytest.raises(DataLossError, match=r"expected 3 tables in snapshot .* got 2 whole ones"):
         joiner(folder=tmp_path, state=state)
 
 
@@ -365,7 +365,7 @@ def test_events_that_do_not_fit_are_refused():
         ours.add(shown((1, 1)), 2)
     with pytest.raises(ValueError, match=r"expected a column 'time', got \['key'\]"):
         ours.add(block({"key": [1]}), 0)
-    with pytest.raises(TypeError, match="expected column 'key' of int64 .* got type string with 0"):
+    with pytest.raises(TypeError, match="got type string with 0 missing"):
         ours.add(pa.record_batch({"key": ["a"], "time": [1]}), 0)
     with pytest.raises(TypeError, match="got type int64 with 1 missing"):
         ours.add(pa.record_batch({"key": [1], "time": pa.array([None], pa.int64())}), 0)

@@ -7,14 +7,14 @@ import pyarrow as pa
 from monolith.data.operations.sample_rows import Ids, Mask
 from monolith.data.stream.join.key_index import KeyIndex
 
-_TYPES = {
-    "key": np.int64,
-    "time": np.int64,
-    "kinds": np.int64,
-    "is_open": np.bool_,
-    "page": np.int64,
-    "row": np.int64,
-}
+_TYPES = (
+    ("key", np.int64),
+    ("time", np.int64),
+    ("kinds", np.int64),
+    ("is_open", np.bool_),
+    ("page", np.int64),
+    ("row", np.int64),
+)
 _LEAST_FORGOTTEN = 65_536  # impressions that are forgotten together
 
 
@@ -42,9 +42,10 @@ class Impressions:
     def __init__(self) -> None:
         self._count = 0
         self._columns: dict[str, npt.NDArray[np.generic]] = {
-            name: np.empty(0, kind) for name, kind in _TYPES.items()
+            name: np.empty(0, kind) for name, kind in _TYPES
         }
         self._index = KeyIndex()
+        self._checked = 0  # number of impressions when those to forget were counted
         self._show(0)
 
     def __len__(self) -> int:
@@ -82,6 +83,9 @@ class Impressions:
 
     def forget(self, before: int) -> None:
         """Forget impressions with a time less than `before`, if they are many; positions change."""
+        if self._count - self._checked < _LEAST_FORGOTTEN // 4:
+            return  # few were added since the last count, which is slow
+        self._checked = self._count
         num_old = int(np.count_nonzero(self.time < before))
         if num_old < max(_LEAST_FORGOTTEN, self._count // 3):
             return
@@ -91,18 +95,19 @@ class Impressions:
     def _restore(self, columns: dict[str, npt.NDArray[np.generic]]) -> None:
         self._columns = columns
         self._index = KeyIndex()
-        self._show(len(columns["key"]))
+        self._checked = len(columns["key"])
+        self._show(self._checked)
         self._index.add(self.key, np.arange(self._count))
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return all columns."""
-        return pa.record_batch({name: pa.array(getattr(self, name)) for name in _TYPES})
+        return pa.record_batch({name: pa.array(getattr(self, name)) for name, _ in _TYPES})
 
     @classmethod
     def from_arrow(cls, block: pa.RecordBatch) -> "Impressions":
         """Return impressions with the columns of `to_arrow`."""
         impressions = cls()
         impressions._restore(
-            {name: block.column(name).to_numpy(zero_copy_only=False).copy() for name in _TYPES}
+            {name: block.column(name).to_numpy(zero_copy_only=False).copy() for name, _ in _TYPES}
         )
         return impressions

@@ -12,7 +12,7 @@ from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
 from monolith.data.cursor import Cursor, Stage, State
 from monolith.data.pipeline import Pipeline
-from monolith.data.stream.join.inputs import AlignedInputs, Inputs, LiveInputs
+from monolith.data.stream.join.input_order import AlignedInputs, Inputs, LiveInputs
 from monolith.data.stream.join.join_settings import JoinSettings
 from monolith.data.stream.join.joiner import OnlineJoiner
 
@@ -194,8 +194,8 @@ def join_events(
     where = "[join_events]"
     if idle_seconds is not None and folder is None:
         raise ValueError(
-            f"{where} expected a folder with idle_seconds, got none: inputs that are not waited for "
-            "come in another order when they are read again; give folder="
+            f"{where} expected a folder with idle_seconds, got none: inputs that are not waited "
+            "for come in another order when they are read again; give folder="
         )
     if idle_seconds is not None and idle_seconds <= 0:
         raise ValueError(f"{where} expected idle_seconds above 0, got {idle_seconds}")

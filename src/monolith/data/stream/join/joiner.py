@@ -18,12 +18,12 @@ from monolith.data.stream.join.join_settings import DECIDER, MAX_TIME, JoinSetti
 from monolith.data.stream.join.journal import Journal, Meta, Place, Record
 from monolith.data.stream.join.key_draws import KeyDraws
 from monolith.data.stream.join.pages import Pages
-from monolith.data.stream.join.waiting import WaitingActions
+from monolith.data.stream.join.waiting_actions import WaitingActions
 from monolith.data.stream.join.window_join import IMPRESSION, OTHER, Events, Left, WindowJoin
 from monolith.errors import DataLossError, FailedPreconditionError
 
 _WHERE = "[OnlineJoiner]"
-_NO_SAMPLES = {"positives": 0, "negatives": 0, "dropped_negatives": 0}
+_SAMPLES = ("positives", "negatives", "dropped_negatives")
 
 
 class OnlineJoiner:
@@ -96,7 +96,7 @@ class OnlineJoiner:
         )
         self._impression = None if settings.impression is None else kind_id(settings.impression)
         self._positions: list[Any] = [None] * num_inputs
-        self._samples = dict(_NO_SAMPLES)
+        self._samples = dict.fromkeys(_SAMPLES, 0)
         self._tail: deque[Record] = deque()
         self._num_records = self._num_events = 0
         self._journal: Journal | None = None
@@ -353,7 +353,11 @@ class OnlineJoiner:
             "positions": self._positions,
             "next_page": self._pages.next_page,
         }
-        blocks = [join.impressions.to_arrow(), join.waiting.to_arrow(), self._pages.to_arrow()]
+        blocks = [
+            join.impressions.to_arrow(),
+            join.waiting.to_arrow(),
+            self._pages.to_arrow(),
+        ]
         self._journal.begin(meta, blocks, self._pages.first_log())
 
     def _resume(self, state: State) -> None:

@@ -9,7 +9,7 @@ from monolith.data.operations.sample_rows import Ids
 from monolith.data.stages import concat
 from monolith.data.stream.join.journal import Journal, Place
 
-_PLACES = {"page": pa.int64(), "log": pa.int64(), "offset": pa.int64(), "num_open": pa.int64()}
+_PLACES = ("page", "log", "offset", "num_open")
 
 
 @dataclass(slots=True)
@@ -86,7 +86,8 @@ class Pages:
         page = self._pages[number]
         if page.block is not None:
             return page.block
-        assert page.place is not None and self._journal is not None
+        assert page.place is not None
+        assert self._journal is not None
         return self._journal.block_at(page.place)
 
     def first_log(self) -> int | None:
@@ -100,9 +101,8 @@ class Pages:
             for number, page in self._pages.items()
             if page.place is not None
         ]
-        columns = list(zip(*rows, strict=True)) or [[]] * len(_PLACES)
-        pairs = zip(_PLACES.items(), columns, strict=True)
-        return pa.record_batch({name: pa.array(column, kind) for (name, kind), column in pairs})
+        table = np.array(rows, np.int64).reshape(-1, len(_PLACES))
+        return pa.record_batch({name: table[:, at] for at, name in enumerate(_PLACES)})
 
     def restore(self, places: pa.RecordBatch, next_page: int) -> None:
         """Restore the pages of `to_arrow`, none of them in memory."""

@@ -24,7 +24,7 @@ from monolith.data.operations.sample_rows import Ids, Mask
 from monolith.data.stream.join.event_watermark import Watermark
 from monolith.data.stream.join.impressions import Impressions
 from monolith.data.stream.join.join_settings import MAX_KINDS
-from monolith.data.stream.join.waiting import WaitingActions
+from monolith.data.stream.join.waiting_actions import WaitingActions
 
 IMPRESSION, OTHER = -1, -2  # in place of the number of a kind
 _END = 1 << 62  # after every window
@@ -116,9 +116,7 @@ class _Pairs:
     kinds: Ids
 
     def where(self, mask: Mask | Ids) -> "_Pairs":
-        return _Pairs(
-            self.positions[mask], self.moments[mask], self.times[mask], self.kinds[mask]
-        )
+        return _Pairs(self.positions[mask], self.moments[mask], self.times[mask], self.kinds[mask])
 
 
 class WindowJoin:
@@ -218,9 +216,7 @@ class WindowJoin:
         order = np.argsort(keys)
         return _Added(keys[order], positions[order], new[order])
 
-    def _pairs(
-        self, events: Events, marks: Ids, moments: Ids, known: Ids, added: _Added
-    ) -> _Pairs:
+    def _pairs(self, events: Events, marks: Ids, moments: Ids, known: Ids, added: _Added) -> _Pairs:
         """Return the actions that have an impression; those without it wait."""
         at = added.find(events.keys[moments])
         is_new = (at >= 0) & (added.moments[at] < moments) if len(added.keys) else at >= 0
@@ -308,5 +304,8 @@ class WindowJoin:
         at_once = np.arange(len(positions)) >= len(closed)
         positions = positions[np.lexsort((positions, state.time[positions], at_once, moments))]
         return Left(
-            state.key[positions], state.kinds[positions], state.page[positions], state.row[positions]
+            state.key[positions],
+            state.kinds[positions],
+            state.page[positions],
+            state.row[positions],
         )

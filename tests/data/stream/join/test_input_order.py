@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from monolith.data.stream.join import JoinSettings
-from monolith.data.stream.join.inputs import LiveInputs
+from monolith.data.stream.join.input_order import LiveInputs
 from monolith.data.stream.join.join_stage import JoinOptions, JoinStage
 
 LONG = 600.0
@@ -56,7 +56,7 @@ class WaitingStage:
 
 @pytest.fixture
 def cursors(monkeypatch):
-    monkeypatch.setattr("monolith.data.stream.join.inputs._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("monolith.data.stream.join.input_order._PATIENCE_SECONDS", 0.05)
     return WaitingCursor(), WaitingCursor()
 
 

@@ -173,9 +173,7 @@ class _Reader:
                 self._changed.notify_all()
                 if not isinstance(result, tuple):
                     return
-                self._changed.wait_for(
-                    lambda: self.is_closed or len(self.ready) < _WAITING_BLOCKS
-                )
+                self._changed.wait_for(lambda: self.is_closed or len(self.ready) < _WAITING_BLOCKS)
                 if self.is_closed:
                     return
 
