@@ -60,15 +60,20 @@ def kill_often(program, folder, has_folder, num_kills, draw):
                 os.kill(child, signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def program():
+    with started("tests.data.stream.join.killed_joiner") as process:
+        yield process
+
+
 @pytest.mark.dist
 @pytest.mark.req("RT-T3")
 @pytest.mark.parametrize("has_folder", [True, False])
-def test_samples_after_kills_are_those_of_an_undisturbed_run(tmp_path, has_folder):
+def test_samples_after_kills_are_those_of_an_undisturbed_run(program, tmp_path, has_folder):
     files = write_events(tmp_path / "killed")
     write_events(tmp_path / "whole")
     run(tmp_path / "whole", has_folder=has_folder, say=lambda text: None)
-    with started("tests.data.stream.join.killed_joiner") as program:
-        kill_often(program, tmp_path / "killed", has_folder, NUM_KILLS, random.Random(has_folder))
+    kill_often(program, tmp_path / "killed", has_folder, NUM_KILLS, random.Random(has_folder))
     expected, counts = naive_lines(files)
     assert all(counts[f"{what}_actions"] > 20 for what in ("late", "unmatched", "duplicate"))
     assert counts["late_impressions"] > 20
@@ -79,8 +84,7 @@ def test_samples_after_kills_are_those_of_an_undisturbed_run(tmp_path, has_folde
 
 @pytest.mark.dist
 @pytest.mark.slow
-def test_twenty_kills_change_nothing(tmp_path):
+def test_twenty_kills_change_nothing(program, tmp_path):
     files = write_events(tmp_path, num_files=60)
-    with started("tests.data.stream.join.killed_joiner") as program:
-        kill_often(program, tmp_path, True, 20, random.Random(7))
+    kill_often(program, tmp_path, True, 20, random.Random(7))
     assert (tmp_path / "samples.txt").read_text() == naive_lines(files)[0]
