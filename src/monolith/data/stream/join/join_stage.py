@@ -209,6 +209,7 @@ def join_events(
         columns,
         BadSamples(parts=tuple(each.bad for each in inputs)),
         depth=max(each.depth for each in inputs),
+        left_out=frozenset.union(*(each.left_out for each in inputs)) - {*columns.names()},
     )
 
 

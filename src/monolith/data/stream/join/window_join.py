@@ -226,21 +226,19 @@ class WindowJoin:
         now = moments[direct]
         pairs = _Pairs(positions[direct], now, events.times[now], events.kinds[now])
         wait = moments[~direct]
-        num_old = len(self.waiting)
         self.waiting = self.waiting.plus(
             WaitingActions(events.keys[wait], events.times[wait], events.kinds[wait])
         )
         if not len(self.waiting) or not len(added.keys):
             return pairs
-        came = np.concatenate([np.full(num_old, -1), wait])
-        return self._with_waiting(pairs, marks, came, added)
+        return self._with_waiting(pairs, marks, added)
 
-    def _with_waiting(self, pairs: _Pairs, marks: Ids, came: Ids, added: _Added) -> _Pairs:
+    def _with_waiting(self, pairs: _Pairs, marks: Ids, added: _Added) -> _Pairs:
         """Return the pairs, with those of waiting actions whose impression was added."""
         waiting = self.waiting
-        at = added.find(waiting.key)
+        at = added.find(waiting.key)  # later actions are pairs already
         moments = added.moments[at]  # of some impression, where `at` is -1
-        has = (at >= 0) & (came < moments) & (waiting.time + self._window >= marks[moments])
+        has = (at >= 0) & (waiting.time + self._window >= marks[moments])
         if not has.any():
             return pairs
         ready, self.waiting = waiting.where(has), waiting.where(~has)
@@ -301,8 +299,8 @@ class WindowJoin:
         moments = np.searchsorted(marks, state.time[closed] + self._window, side="right")
         moments = np.concatenate([moments, gone_moments])
         positions = np.concatenate([closed, gone])
-        at_once = np.arange(len(positions)) >= len(closed)
-        positions = positions[np.lexsort((positions, state.time[positions], at_once, moments))]
+        # At one moment, closed impressions come first: the watermark has passed their windows only.
+        positions = positions[np.lexsort((positions, state.time[positions], moments))]
         return Left(
             state.key[positions],
             state.kinds[positions],
