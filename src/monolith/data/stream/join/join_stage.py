@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -70,7 +69,6 @@ class _JoinCursor:
     def __init__(self, stage: JoinStage, epoch: int, state: State | None) -> None:
         self._stage, options = stage, stage.options
         saved = None
-        self._start: list[Any] = [None] * len(stage.sources)
         if state is not None and options.folder is not None:
             positions = [each["source"] for each in state["sources"]]
             saved = {**state["joiner"], "positions": positions}
@@ -130,7 +128,10 @@ class _JoinCursor:
     def state(self) -> State:
         """See `Cursor`."""
         if self._stage.options.folder is None:
-            return {"sources": [{"source": None}] * len(self._start), "steps": self._num_steps}
+            return {
+                "sources": [{"source": None}] * len(self._stage.sources),
+                "steps": self._num_steps,
+            }
         saved = self._joiner.state()
         positions = saved.pop("positions")
         return {"sources": [{"source": each} for each in positions], "joiner": saved}
