@@ -66,6 +66,7 @@ STAGES = (
     "job_costs",
     "ranks",
     "rank_costs",
+    "joiner",
 )
 
 

@@ -233,6 +233,13 @@ TARGETS = (
     Target("unpack of 200 tensors: x slices and reshapes", "unpack", 1.5, _ratio("torch")),
     Target("layout, 100 features, both ways: x torch", "layout", 3, _ratio("torch")),
     Target("ids from Parquet [M/s of one core]", "input_parquet", 30, _field("median")),
+    Target(
+        "joiner with 1M open impressions [k events/s]",
+        "joiner",
+        50,
+        _field("median"),
+        (("open", 1_000_000),),
+    ),
     Target("growth over a stream of 10 GB [MiB]", "input_memory", 64, _field("median"), (), True),
     Target("nested batch into a queue and out [us]", "queue", 50, _field("median"), (), True),
     Target(

@@ -29,7 +29,6 @@ from monolith.data.files.known_files import (
 )
 from monolith.data.files.listing import DataFile
 from monolith.data.flows.flow_reader import Flow
-from monolith.data.flows.merge import Merge
 from monolith.data.operations.draws import Sampling
 from monolith.data.stages import Blocks, Filter, Map, Part, ShardSamples, Take, next_parts
 from monolith.errors import FailedPreconditionError
@@ -264,7 +263,7 @@ def _files_left(stage: Any, state: State | None, epoch: int, *, again: bool) -> 
         yield from stage.files_left(epoch, None if again else state)
         return
     inner = [None if state is None else state.get("source")] * len(sources_of(stage))
-    if isinstance(stage, Merge) and state is not None:
+    if state is not None and "sources" in state:
         inner = [each["source"] for each in state["sources"]]
     if isinstance(stage, Repeat):
         number = 0 if state is None else state["number"]
