@@ -1,6 +1,7 @@
 """Inputs that wait: idle ones, ended ones, failed ones, and how a wait ends."""
 
 import queue
+import time
 
 import pyarrow as pa
 import pytest
@@ -108,6 +109,18 @@ def test_an_idle_input_counts_again_when_it_has_events(cursors):
     arrival = inputs.next([0, 0])
     assert (arrival.source, arrival.position) == (1, {"row": 1})
     assert inputs.next([0, 0]).block is None
+    inputs.close()
+
+
+def test_the_input_that_is_idle_for_longest_is_left_out_first(cursors):
+    inputs = LiveInputs(cursors, 0.05)
+    cursors[0].put((1, 0))
+    arrivals = [inputs.next([0, 0])]
+    while arrivals[-1].block is None:  # the block was late
+        arrivals.append(inputs.next([0, 0]))
+    time.sleep(0.1)  # now both are idle
+    later = inputs.next([0, 0])
+    assert 1 in {each.source for each in arrivals} or later.source == 1
     inputs.close()
 
 

@@ -113,8 +113,9 @@ class LiveInputs:
                 waited = {at: end for at, end in limits.items() if not self._readers[at].is_idle}
                 idle = [at for at, end in waited.items() if end <= now]
                 if idle:
-                    self._readers[idle[0]].is_idle = True
-                    return Arrival(idle[0], None)
+                    longest = min(idle, key=limits.__getitem__)
+                    self._readers[longest].is_idle = True
+                    return Arrival(longest, None)
                 # At most a second, so that a signal is handled soon.
                 self._changed.wait(min([1.0, *(end - now for end in waited.values())]))
 
