@@ -51,6 +51,40 @@ class Metric(Protocol):
 
 
 @dataclass(frozen=True)
+class WindowScores:
+    """The progressive scores of a window that has ended; see `monolith.train.online`.
+
+    Attributes:
+        kind: Kind of the window: "samples", or "time".
+        number: Number of the window: from 0, or that of its interval since 1970.
+        num_samples: Number of its samples.
+        scores: Metrics by name; metrics without a value are left out.
+    """
+
+    kind: str
+    number: int
+    num_samples: int
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StreamFigures:
+    """How far a run is behind its stream, at the time of a report.
+
+    Attributes:
+        freshness_seconds: Time from the newest event that is trained until now; None without times.
+        lag: Number of messages, or files, that are there and not read; None if unknown.
+        num_late: Number of samples that came too late and were left out, over all runs.
+        num_bad: Number of messages that could not be read, over all runs.
+    """
+
+    freshness_seconds: float | None
+    lag: int | None
+    num_late: int
+    num_bad: int
+
+
+@dataclass(frozen=True)
 class Figures:
     """The figures of a report: losses, metrics and speed since the last report, and table sizes.
 
@@ -71,6 +105,8 @@ class Figures:
             several workers.
         prefetch: Number of steps read ahead at the time of the report.
         share: Share of the source that is read, 0 to 1; None if the size is unknown.
+        windows: Kind -> progressive scores of the last window that has ended.
+        stream: How far the run is behind its stream; None without a stream.
     """
 
     step: int
@@ -87,6 +123,8 @@ class Figures:
     staleness_bound: int = 0
     prefetch: int = 0
     share: float | None = None
+    windows: Mapping[str, WindowScores] = field(default_factory=dict)
+    stream: StreamFigures | None = None
 
 
 class ReportHook(Hook):
@@ -381,7 +419,7 @@ class FiguresHook(Hook):
         meter: Meter that sums losses and metrics.
         reader: Reader of the run, whose capacity is a figure.
         hooks: Hooks of the run.
-        share: Function that returns the share of the source that is read; None if unknown.
+        source: Function that returns the figures of the source, and of windows, by field.
 
     Attributes:
         meter: Meter with the sums since the last report.
@@ -394,9 +432,9 @@ class FiguresHook(Hook):
         meter: Meter,
         reader: "StepReader[Any]",
         hooks: Sequence[Hook],
-        share: Callable[[], float | None],
+        source: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._trainee, self._reader, self._share = trainee, reader, share
+        self._trainee, self._reader, self._source = trainee, reader, source
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
         self.meter = meter
         self.last: Figures | None = None
@@ -440,5 +478,5 @@ class FiguresHook(Hook):
             staleness=meter.staleness,
             staleness_bound=bound,
             prefetch=self._reader.capacity,
-            share=self._share(),
+            **self._source(),
         )

@@ -212,8 +212,16 @@ class CheckpointHook(Hook):
         """Let go of the tables; nothing is being written any more."""
         self._chain.close()
 
+    def idle(self, ctx: StepContext) -> None:
+        """Save by time also while a step waits for its samples; ranks save between steps only."""
+        if self._trainer.sync is None:
+            self._save_if_due(ctx)
+
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Note the save that has ended, and begin the next one if it is time."""
+        self._save_if_due(ctx)
+
+    def _save_if_due(self, ctx: StepContext) -> None:
         self.collect()
         if self._chain.is_long and self._compaction is None:
             name = f"the full checkpoint of step {self._saved_step}"
