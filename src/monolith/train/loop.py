@@ -19,7 +19,7 @@ import torch
 
 from monolith.cluster.data_service.served_batches import ServedBatches
 from monolith.cluster.ranks.key_exchange import KeyMessages
-from monolith.data import Batch
+from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError
 from monolith.train.driver import (
     PREEMPTION_ERRORS,
@@ -36,6 +36,7 @@ from monolith.train.roles.job_source import JobSource, source_position
 from monolith.train.run_state import (
     BufferCopies,
     RunState,
+    position_of,
     set_random_states,
     torch_states,
 )
@@ -193,12 +194,6 @@ def _queue_gradients(parts: Sequence[Part]) -> None:
             part.inputs.queue_gradients()
 
 
-def position_of(batches: Iterator[Batch]) -> Any:
-    """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
-    state_dict = getattr(batches, "state_dict", None)
-    return None if state_dict is None else state_dict()
-
-
 class TrainLoop(Hook):
     """The training loop: the step function of `drive`, and the first hook of the run.
 
@@ -243,7 +238,8 @@ class TrainLoop(Hook):
         self._is_stopping, self.stages = False, Stages()
         self._queues_late = _may_queue_late(trainee)
         self._last_step = None if settings.steps is None else state.first + settings.steps
-        self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
+        is_stream = getattr(batches, "is_stream", False)
+        self.reader: StepReader[StepInput] = StepReader(self.read, capacity, is_endless=is_stream)
         self.updates = Updates(state, is_async=settings.push > 0)
 
     def read(self) -> StepInput:
@@ -504,10 +500,14 @@ class TrainLoop(Hook):
             self._random = torch_states()
             if isinstance(self.batches, ServedBatches):
                 self.batches.on_wait = self.reader.on_wait
+            elif isinstance(self.batches, Batches | JobSource):
+                self.batches.on_wait = self.reader.while_waiting
             try:
                 batch = next(self.batches)
             except StopIteration:
                 self._check_source_alive()
+                if getattr(self.batches, "is_stream", False):
+                    raise  # the run is to end; a stream has no end
                 self.has_data_ended = True
             except PREEMPTION_ERRORS as error:
                 self._source_error = error

@@ -36,6 +36,12 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
+def position_of(batches: Iterator[Batch]) -> Any:
+    """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
+    state_dict = getattr(batches, "state_dict", None)
+    return None if state_dict is None else state_dict()
+
+
 def random_states() -> dict[str, Any]:
     """Return the states of all random generators by `RANDOM_NAMES`, for `flatten_state`."""
     version, words, gauss = random.getstate()

@@ -47,7 +47,7 @@ from monolith.train.hooks import (
 from monolith.train.hosting import engine_maker, host_parameters, table_maker, transfer_to
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
-from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
+from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop
 from monolith.train.online.idle_calls import IdleCalls
 from monolith.train.online.online_hook import OnlineHook, check_scores
 from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks, make_loop
@@ -68,6 +68,7 @@ from monolith.train.run_state import (
     EvaluationCut,
     RunState,
     StepClock,
+    position_of,
     seed_all,
     torch_threads,
 )

@@ -588,9 +588,7 @@ class JobState:
                     known.number = max(known.number, number)
                     known.samples = max(known.samples, num_samples)
                 left = {worker for worker, _, _ in saved.numbers}.difference(saved.alive)
-                self._expected = set(range(self.num_workers)).difference(
-                    left, self.alive_workers()
-                )
+                self._expected = set(range(self.num_workers)).difference(left, self.alive_workers())
                 self._expected_until = self._clock() + REJOIN_SECONDS
             else:  # this start of the job counts its own steps from 0
                 self._first_step += sum(number for _, number, _ in saved.numbers)
