@@ -16,7 +16,7 @@ from rich.text import Text
 from monolith.checkpoint import WriteOptions
 from monolith.cli.console import emit_json, row_progress, say
 from monolith.data import Pipeline
-from monolith.train import Figures, FitResult, ReportHook
+from monolith.train import Figures, FitResult, ReportHook, StepContext
 from monolith.train.figures import StreamFigures, WindowScores
 from monolith.train.imported_rows import ImportTarget
 from monolith.train.online.score_windows import SAMPLES, TIME
@@ -141,9 +141,13 @@ class TrainProgress:
         if self._first is None and share is not None:
             self._first = (now, share)
         self._pending = figures
-        if now - self._shown_at >= self._interval:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the newest figures if they are not shown and it is time. Cheap otherwise."""
+        if self._pending is not None and (now := self._clock()) - self._shown_at >= self._interval:
             self._shown_at = now
-            self._show(figures)
+            self._show(self._pending)
 
     def _show(self, figures: Figures) -> None:
         self._pending = None
@@ -223,6 +227,10 @@ class ProgressHook(ReportHook):
     def report(self, figures: Figures) -> None:
         """Show the figures."""
         self._progress.update(figures)
+
+    def idle(self, ctx: StepContext) -> None:
+        """Show the last figures before a wait, when it is time."""
+        self._progress.refresh()
 
 
 def _scores(metrics: Mapping[str, float], titles: Mapping[str, str] = MappingProxyType({})) -> str:

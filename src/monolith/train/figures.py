@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SAMPLES_AT_ONCE = 1024
+_IDLE_SECONDS = 1.0  # least time between two reports of a stream that waits
 
 
 class Metric(Protocol):
@@ -315,6 +316,11 @@ class Meter:
         num_samples = self.num_samples - self._num_before
         return num_samples / max(self._seconds() - self._begin, 1e-9)
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the last report; pauses do not count."""
+        return self._seconds() - self._begin
+
     def state_dict(self) -> dict[str, Any]:
         """Return the sums, the states of the metrics that have `state_dict`, and pending batches.
 
@@ -449,6 +455,12 @@ class FiguresHook(Hook):
         every, step = self._trainee.settings.log_every, ctx.run.global_step or 0
         if every and step % every == 0:
             self._report(step)
+
+    def idle(self, ctx: StepContext) -> None:
+        """Report the samples of a stream that waits: the next ones may be long in coming."""
+        is_new = self.meter.num_samples and self.meter.seconds >= _IDLE_SECONDS
+        if is_new and self._source()["stream"] is not None:
+            self._report(ctx.run.global_step or 0)
 
     def end(self, run: Run) -> None:
         """Report the remaining samples; a run without a step has figures, but no report."""

@@ -31,6 +31,7 @@ from monolith.train.driver import (
 )
 from monolith.train.inputs import DeviceInputs, Inputs, Trainee
 from monolith.train.non_finite import loss_error
+from monolith.train.online.online_source import OnlineBatches
 from monolith.train.read_ahead import StepReader
 from monolith.train.roles.job_source import JobSource, source_position
 from monolith.train.run_state import (
@@ -500,7 +501,7 @@ class TrainLoop(Hook):
             self._random = torch_states()
             if isinstance(self.batches, ServedBatches):
                 self.batches.on_wait = self.reader.on_wait
-            elif isinstance(self.batches, Batches | JobSource):
+            elif isinstance(self.batches, Batches | JobSource | OnlineBatches):
                 self.batches.on_wait = self.reader.while_waiting
             try:
                 batch = next(self.batches)

@@ -1,14 +1,16 @@
 """`OnlineHook`: scores each batch before it is learned, and knows how old the newest one is."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from monolith.data import Batch
+from monolith.data import Batch, Batches
 from monolith.errors import InvalidArgumentError
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook, StepContext, StepResults
-from monolith.train.figures import WindowScores, label_of, share_read
+from monolith.train.figures import StreamFigures, WindowScores, label_of, share_read
+from monolith.train.online.online_source import OnlineBatches
 from monolith.train.online.score_windows import AllWindows, SampleWindows, Scored, TimeWindows
 from monolith.train.settings import SCORE_SAMPLES, SCORE_SECONDS
 
@@ -41,11 +43,14 @@ class OnlineHook(Hook):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._labels, self._sink, self._batches = trainee.columns.labels, sink, batches
-        self.windows = _windows(trainee, is_stream=False, clock=clock)
+        self._clock, self._newest = clock, -math.inf
+        self._is_stream = getattr(batches(), "is_stream", False)
+        self.windows = _windows(trainee, is_stream=self._is_stream, clock=clock)
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Add the samples of the step to the windows."""
         for part in results.value.parts:
+            self._newest = max(self._newest, part.batch.event_time or -math.inf)
             self._score(part.batch, part.prediction, ctx.run.global_step or 0)
 
     def _score(self, batch: Batch, prediction: Any, step: int) -> None:
@@ -66,7 +71,16 @@ class OnlineHook(Hook):
         return {
             "share": share_read(self._batches()),
             "windows": {} if self.windows is None else dict(self.windows.last),
+            "stream": self._stream_figures() if self._is_stream else None,
         }
+
+    def _stream_figures(self) -> StreamFigures:
+        batches = self._batches()
+        if isinstance(batches, OnlineBatches):
+            batches = batches.stream_batches
+        age = None if math.isinf(self._newest) else max(0.0, self._clock() - self._newest)
+        skipped = batches.num_skipped if isinstance(batches, Batches) else {}
+        return StreamFigures(age, None, 0, sum(skipped.values()))
 
 
 def _windows(
