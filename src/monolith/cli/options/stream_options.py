@@ -103,6 +103,23 @@ class StreamOptions:
         return open_stream(task, self._uri(), self.backfill, seconds=seconds)
 
 
+def check_workers(data: Iterable[str], num_readers: int) -> None:
+    """Refuse a stream as the training data of several workers or ranks.
+
+    Args:
+        data: `--data`.
+        num_readers: Number of workers or ranks.
+    """
+    for text in data:
+        path = text.removeprefix("train=")
+        if is_stream_uri(path) and num_readers > 1:
+            fail(
+                f"expected one worker to train on the stream {path!r}, got {num_readers}; its "
+                "positions belong to one reader",
+                2,
+            )
+
+
 def words_of_stream(source: Iterable[Batch]) -> list[str]:
     """Say where a stream is read, in lines; an empty list for other sources."""
     if not isinstance(source, OnlineSource):
