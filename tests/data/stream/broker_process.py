@@ -117,7 +117,13 @@ def running():
     """Start a broker; it ends with the block."""
     command = [sys.executable, "-m", "tests.data.stream.broker_process"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=ROOT
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        bufsize=1,
+        cwd=ROOT,
     ) as process:
         with limited(process.kill, 600):
             yield Broker(process)

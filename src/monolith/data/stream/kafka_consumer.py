@@ -18,6 +18,7 @@ _POLL_MESSAGES = 1_000
 _REQUEST_SECONDS = 5.0  # for metadata and offsets
 _RETRY_SECONDS = 0.5
 _CLOSE_SECONDS = 10.0
+_FULL_SECONDS = 1.0  # a full buffer for so long pauses the partitions of a member of a group
 
 Start = str | float | Mapping[str, int]
 
@@ -118,6 +119,8 @@ class KafkaConsumer:
         self._added: dict[str, int] = {}  # partitions that the reader does not know yet
         self._assigned: set[str] = set()
         self._num_bytes = self._num_messages = 0
+        self._room = threading.Event()
+        self._full_since: float | None = None
         self._error: BaseException | None = None
         self._is_closed = self._is_paused = False
         self._next_refresh, self._has_begun = 0.0, False
@@ -181,6 +184,7 @@ class KafkaConsumer:
     def _release(self, messages: Sequence[Message]) -> None:
         self._num_messages -= len(messages)
         self._num_bytes -= sum(len(message.value or b"") for message in messages)
+        self._room.set()
 
     def close(self) -> None:
         """End the thread and leave the group; waits at most 10 seconds for a silent broker."""
@@ -200,8 +204,10 @@ class KafkaConsumer:
                 )
             while not self._is_closed:
                 self._refresh()
-                self._hold_back()
-                messages = self._consumer.consume(_POLL_MESSAGES, _POLL_SECONDS)
+                if self._hold_back():
+                    continue
+                most = min(_POLL_MESSAGES, self._options.buffer_messages)
+                messages = self._consumer.consume(most, _POLL_SECONDS)
                 self._put(messages)
         except BaseException as error:
             with self._lock:
@@ -253,19 +259,35 @@ class KafkaConsumer:
             raise UnavailableError(f"[data.stream.kafka] {place}: {error.str()}")
         _log.warning("[data.stream.kafka] %s: %s; the client goes on", place, error.str())
 
-    def _hold_back(self) -> None:
-        """Pause all partitions while the buffer is full, and resume them when it is half empty."""
-        with self._lock:
-            options = self._options
-            fill = max(
-                self._num_bytes / options.buffer_bytes, self._num_messages / options.buffer_messages
-            )
-        if not self._is_paused and fill >= 1.0:
+    def _hold_back(self) -> bool:
+        """Whether the buffer is full, so that no message is taken; waits until there is room.
+
+        A member of a group still has to call the client again and again, or the broker takes its
+        partitions away. So its partitions are paused when the buffer stays full; to resume them
+        takes the client about a second.
+        """
+        fill, now = self._fill(), time.monotonic()
+        self._full_since = (self._full_since or now) if fill >= 1.0 else None
+        is_long = self._full_since is not None and now - self._full_since > _FULL_SECONDS
+        if is_long and self._options.group is not None and not self._is_paused:
             self._consumer.pause(self._consumer.assignment())
             self._is_paused = True
         elif self._is_paused and fill <= 0.5:
             self._consumer.resume(self._consumer.assignment())
             self._is_paused = False
+        if fill < 1.0 or self._is_paused:
+            return False
+        self._room.wait(_POLL_SECONDS)
+        self._room.clear()
+        return True
+
+    def _fill(self) -> float:
+        """Return how full the buffer is; 1 is the limit."""
+        options = self._options
+        with self._lock:
+            return max(
+                self._num_bytes / options.buffer_bytes, self._num_messages / options.buffer_messages
+            )
 
     def _refresh(self) -> None:
         """Without a group, assign the partitions that are new.
