@@ -56,7 +56,7 @@ class GrowingReader(ABC):
             NotFoundError: the file is gone.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Close the file that is open, if any."""
 
 

@@ -34,21 +34,6 @@ class JsonRows:
         self._declared = dict(self._types)
         self._columns = columns
 
-    def parse(self, lines: bytes) -> pa.RecordBatch:
-        """Return the rows of lines.
-
-        Raises:
-            pa.ArrowInvalid: a line is no JSON object, or types differ between lines.
-        """
-        if not any(is_untyped(kind) for kind in self._types.values()):
-            try:
-                return self._parse(lines, self._types, "ignore")
-            except pa.ArrowInvalid:  # another type than before, or a bad line
-                self._types = dict(self._declared)
-        rows = self._parse(lines, self._types, "infer")
-        self._types = {name: rows.schema.field(name).type for name in self._names}
-        return rows
-
     def _parse(self, lines: bytes, types: Mapping[str, pa.DataType], others: str) -> pa.RecordBatch:
         table = self._format.parse(lines, pa.schema(list(types.items())), False, others=others)
         table = table.select(self._names).combine_chunks()
@@ -62,9 +47,8 @@ class JsonRows:
             DataLossError: a line is bad, and bad samples are not skipped.
             TypeError: a column has a type that cannot be converted, and the same.
         """
-        tried = BadSamples(bad.skips)  # counts nothing twice if the lines are tried again
         try:
-            block = to_block(self.parse(lines), self._columns, origin, tried)
+            block = self._convert(lines, origin, bad)
         except _BAD as error:
             if not bad.skips:
                 if isinstance(error, DataLossError | TypeError):
@@ -74,9 +58,27 @@ class JsonRows:
                     'skip such lines with on_error="skip"'
                 ) from error
             return self._halves(lines, origin, bad)
+        return [block] if block.num_rows else []
+
+    def _convert(self, lines: bytes, origin: Origin, bad: BadSamples) -> pa.RecordBatch:
+        """Parse lines with the types of earlier ones, which is faster, or else with new types."""
+        if not any(is_untyped(kind) for kind in self._types.values()):
+            try:
+                return self._checked(self._parse(lines, self._types, "ignore"), origin, bad)
+            except _BAD:  # another type than before, or a bad line
+                self._types = dict(self._declared)
+        rows = self._parse(lines, self._types, "infer")
+        block = self._checked(rows, origin, bad)
+        self._types = {name: rows.schema.field(name).type for name in self._names}
+        return block
+
+    def _checked(self, rows: pa.RecordBatch, origin: Origin, bad: BadSamples) -> pa.RecordBatch:
+        """Return checked rows; rows that turn out to be of a wrong type count nothing."""
+        tried = BadSamples(bad.skips)
+        block = to_block(rows, self._columns, origin, tried)
         for rule, count in tried.counts.items():
             bad.counts[rule] = bad.counts.get(rule, 0) + count
-        return [block] if block.num_rows else []
+        return block
 
     def _halves(self, lines: bytes, origin: Origin, bad: BadSamples) -> list[pa.RecordBatch]:
         """Try both halves of lines of which one is bad; a single line is counted."""

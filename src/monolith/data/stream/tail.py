@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from monolith.data.columns import Columns
 from monolith.data.convert import BadSamples
-from monolith.data.cursor import BlockLog, SourceWait, State
+from monolith.data.cursor import BlockLog, SourceWait, State, settled
 from monolith.data.files.file_source import FileFormat, schema_of
 from monolith.data.files.listing import find_files
 from monolith.data.files.parquet import ArrowFormat, ParquetFormat
@@ -44,7 +44,7 @@ def tail(
     types: Mapping[str, pa.DataType | str] | None = None,
     on_error: OnError = "raise",
 ) -> Pipeline:
-    """Read the samples of a folder without end: its files, what is added to them, and new files.
+    r"""Read the samples of a folder without end: its files, what is added to them, and new files.
 
     A file is a partition with a position of its own; the positions are the state of the pipeline.
     JSON lines and records may be appended to files: a line or record counts once all its bytes are
@@ -72,7 +72,7 @@ def tail(
     Example:
         >>> import tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / "a.jsonl").write_text('{"user": 7}\\n{"user": 8}\\n')
+        >>> _ = (folder / "a.jsonl").write_text('{"user": 7}\n{"user": 8}\n')
         >>> stream = tail(folder, columns=Columns(["user"])).batch(64, seconds=0.05)
         >>> with iter(stream) as batches:
         ...     next(batches).features["user"].to_lists()
@@ -191,7 +191,9 @@ class _Tailed:
 
 
 class TailCursor:
-    """One pass over a folder. The state of the cursor:
+    """One pass over a folder.
+
+    The state of the cursor:
 
         positions   name of a file -> [position, bytes seen]; the position after a whole file is
                     None
@@ -213,7 +215,7 @@ class TailCursor:
         if state is not None:
             positions = state["positions"].items()
             self._files = {name: _Tailed(position, size) for name, (position, size) in positions}
-            self._replayed = deque(state["blocks"])
+            self._replayed = deque(settled(state["blocks"]))
 
     def next(self) -> pa.RecordBatch:
         """See `Cursor`; there is no end."""
