@@ -66,8 +66,9 @@ def test_rows_tell_how_often_an_event_was_trained():
 
 
 @pytest.mark.dist
-def test_every_click_is_trained_once_over_a_kill(capsys, monkeypatch, tmp_path):
-    options = ("--source", "folder", "--folder", tmp_path / "demo", *FAST, "--json")
+@pytest.mark.parametrize("source", ["folder", pytest.param("broker", marks=pytest.mark.slow)])
+def test_every_click_is_trained_once_over_a_kill(capsys, monkeypatch, tmp_path, source):
+    options = ("--source", source, "--folder", tmp_path / "demo", *FAST, "--json")
     ran = run(capsys, monkeypatch, "demo", "stream", *options)
     assert ran.status == 0, ran.err
     assert json.loads(ran.out) == {"num_events": 4000, "once": 4000, "often": 0, "never": 0}

@@ -10,6 +10,7 @@ import pytest
 
 from monolith.checkpoint import find
 from tests.cli.run import run
+from tests.data.stream.broker_process import running
 from tests.forker import limited
 
 TASK = """
@@ -140,6 +141,11 @@ def test_a_model_that_learned_from_files_goes_on_with_a_stream(train, folder):
         (("--stream", "tail:a", "--backfill", "tail:b"), "expected files as --backfill, got the"),
         (("--stream", "tail:a", "--batch-seconds", "0"), "expected --batch-seconds above 0"),
         (("--stream", "tail:a", "--stream-start", "latest"), "expected earliest as the start of"),
+        (
+            ("--stream", "kafka://a:1/t", "--stream-start", "latest", "--backfill", "b"),
+            "expected --stream-start earliest or a time with --backfill, got latest",
+        ),
+        (("--stream", "kafka://a:1/t?start=soon"), "expected a start of earliest, latest"),
         (("--stream", "tail:a", "--mode", "sync"), "expected no --stream with --mode sync"),
         (("--stream", "tail:a", "--data-service", "a:1"), "--stream or --data-service, got both"),
         (("--backfill", "a"), "expected --stream URI with --backfill, got none"),
@@ -166,6 +172,21 @@ def test_a_task_that_does_not_read_its_settings_is_told(train, folder):
     ran = train()
     assert ran.status == 1
     assert "[Clicks.source] expected a pipeline that reads 'tail:stream'" in ran.err
+
+
+@pytest.mark.dist
+def test_a_task_is_trained_on_messages(train):
+    with running() as broker:
+        topic = broker.topic(2)
+        row = {"user": 1, "item": 2, "click": 1, "time": NOW}
+        for partition in (0, 1):
+            broker.send(topic, *[json.dumps(row).encode()] * 12, partition=partition)
+        uri = f"kafka://{broker.servers}/{topic}"
+        ran = train("--checkpoints", "saves", stream=uri, steps=2)
+        assert ran.status == 0, ran.err
+        assert f"reading kafka: {topic}, json; Ctrl-C" in ran.err
+        again = train("--checkpoints", "saves", "--resume", "--json", stream=uri, steps=3)
+        assert lines_of(again)[-1]["num_samples"] == 8
 
 
 def wait_until(is_true, process, seconds=120):

@@ -6,7 +6,7 @@ from importlib import import_module
 import typer
 
 from monolith.cli.options.stream_options import BATCH_SECONDS
-from monolith.data.files.stream_uri import is_stream_uri
+from monolith.data.files.stream_uri import KAFKA, OPTIONS, is_stream_uri
 from monolith.train.settings import SCORE_SAMPLES, SCORE_SECONDS
 from tests.docs.pages import first_cells, page
 from tests.docs.shell import Shell
@@ -28,6 +28,8 @@ def options(name):
 
 def test_options_in_the_text_exist():
     known = {name for command in ("launch", "train") for name in options(command)}
+    demo = typer.main.get_command(import_module("monolith.cli.demo").app).commands["stream"]
+    known |= {name for parameter in demo.params for name in parameter.opts}
     assert {*re.findall(r"--[a-z][a-z-]+", PAGE)} <= known
 
 
@@ -38,6 +40,10 @@ def test_the_numbers_are_the_defaults():
     demo = typer.main.get_command(import_module("monolith.cli.demo").app).commands["stream"]
     defaults = {parameter.name: parameter.default for parameter in demo.params}
     assert f"{defaults['clicks']:,} clicks, {defaults['rate']:,.0f} a second" in PAGE
+
+
+def test_the_options_of_topics_are_those_of_their_uris():
+    assert sorted(first_cells(PAGE, "| option of `kafka://` |")) == sorted(OPTIONS[KAFKA])
 
 
 def test_the_uris_are_those_of_streams():

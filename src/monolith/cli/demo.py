@@ -1,8 +1,11 @@
 """`monolith demo`: demonstrations that run on one machine within a minute."""
 
+import contextlib
 import importlib.util
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -33,6 +36,16 @@ def _demos() -> None:
     """Show a part of the system at work on this machine."""
 
 
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that its processes end too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @app.command(
     help="Example: monolith demo stream\n\nTrain on clicks while they happen, kill the trainer "
     "with kill -9, resume it, and count how often each click was trained.",
@@ -56,7 +69,7 @@ def stream(
         fail("expected confluent-kafka with --source broker, got none; pip install monolith[kafka]")
     with_broker = has_client if source is None else source is Source.BROKER
     start = time.monotonic()
-    with told_of_interrupt("the demonstration is not over"):
+    with told_of_interrupt("the demonstration is not over"), _terminable():
         counts = StreamDemo(folder, clicks, rate, with_broker, say).run()
     if as_json:
         emit_json(asdict(counts))

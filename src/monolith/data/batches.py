@@ -118,6 +118,11 @@ class Batches(Iterator[Batch]):
         return {"version": STATE_VERSION, **self._last.state}
 
     @property
+    def lag(self) -> int | None:
+        """Number of messages of a stream that are there and not read; None if unknown."""
+        return None if self._wait.lag is None else self._wait.lag()
+
+    @property
     def progress(self) -> tuple[int, int]:
         """Bytes read and in total, or samples for a source in memory; a total of 0 is unknown."""
         return self._last.progress

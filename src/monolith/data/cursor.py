@@ -136,6 +136,8 @@ class SourceWait:
             for a block however long this takes.
         on_wait: function that is called again and again on the thread that waits; its errors, such
             as `WaitEndedError`, end the wait.
+        lag: function that returns how many messages are there and not read, as the stream sets it;
+            None if the stream does not know.
     """
 
     def __init__(self) -> None:
@@ -144,6 +146,7 @@ class SourceWait:
         self._is_awake = self._is_stopped = False
         self.deadline: float | None = None
         self.on_wait: Callable[[], None] | None = None
+        self.lag: Callable[[], int | None] | None = None
 
     def pause(self, seconds: float) -> None:
         """Wait until `wake` is called, at most some seconds; a source then looks for blocks again.

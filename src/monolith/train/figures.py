@@ -74,9 +74,9 @@ class StreamFigures:
 
     Attributes:
         freshness_seconds: Time from the newest event that is trained until now; None without times.
-        lag: Number of messages, or files, that are there and not read; None if unknown.
-        num_late: Number of samples that came too late and were left out, over all runs.
-        num_bad: Number of messages that could not be read, over all runs.
+        lag: Number of messages that are there and not read; None if unknown.
+        num_late: Number of samples that came too late, since the process began to read.
+        num_bad: Number of messages and samples that could not be read, likewise.
     """
 
     freshness_seconds: float | None

@@ -93,7 +93,7 @@ class BrokerWriter:
         self._producer: Any = confluent_kafka.Producer(
             {"test.mock.num.brokers": 1, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000}
         )
-        brokers = self._producer.list_topics(timeout=10).brokers
+        brokers = self._producer.list_topics(TOPIC, timeout=10).brokers  # makes the topic
         (broker,) = brokers.values()
         self.uri = f"kafka://{broker.host}:{broker.port}/{TOPIC}"
         self._num_sent = 0

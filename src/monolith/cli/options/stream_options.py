@@ -10,6 +10,7 @@ import typer
 from monolith.cli.console import fail
 from monolith.data import Batch
 from monolith.data.files.stream_uri import StreamUri, is_stream_uri
+from monolith.data.stream.open_stream import start_of
 from monolith.train import Task
 from monolith.train.online.online_source import OnlineSource, open_stream
 
@@ -72,10 +73,7 @@ class StreamOptions:
                 if value is not None:
                     fail(f"expected --stream URI with {option}, got none", 2)
             return
-        try:
-            StreamUri.of(self._uri())
-        except ValueError as error:
-            fail(str(error), 2)
+        self._check_start()
         if self.backfill is not None and is_stream_uri(self.backfill):
             fail(f"expected files as --backfill, got the stream {self.backfill!r}", 2)
         if self.seconds is not None and not 0 < self.seconds < math.inf:
@@ -90,6 +88,19 @@ class StreamOptions:
             )
         if data_service is not None:
             fail("expected --stream or --data-service, got both", 2)
+
+    def _check_start(self) -> None:
+        """Refuse a wrong URI, and a start that leaves out what comes during a backfill."""
+        try:
+            start = start_of(StreamUri.of(self._uri()).options.get("start", "earliest"))
+        except ValueError as error:
+            fail(str(error), 2)
+        if self.backfill is not None and start == "latest":
+            fail(
+                "expected --stream-start earliest or a time with --backfill, got latest: what "
+                "comes while the files are read would be left out",
+                2,
+            )
 
     def _uri(self) -> str:
         assert self.uri is not None

@@ -21,7 +21,13 @@ _FORMATS = (
     "tail:FOLDER, or kafka://HOST:PORT/TOPIC[,TOPIC]?group=NAME&start=earliest, latest or a time"
 )
 _SERVER = re.compile(r"(?:[^\s:,/\[\]]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
-_OPTIONS = MappingProxyType({TAIL: ("pattern",), KAFKA: ("group", "start")})
+OPTIONS = MappingProxyType(
+    {
+        TAIL: ("pattern",),
+        KAFKA: ("group", "start", "format", "event_time", "lateness", "settings"),
+    }
+)
+"""Scheme -> names of its options."""
 
 
 def is_stream_uri(path: object) -> bool:
@@ -106,7 +112,7 @@ class StreamUri:
 
 def _read_options(scheme: str, query: str, text: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
-    known = _OPTIONS[scheme]
+    known = OPTIONS[scheme]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

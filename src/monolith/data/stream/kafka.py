@@ -231,6 +231,7 @@ class KafkaCursor:
         self._consumer = KafkaConsumer(
             source.options, starts, is_resumed=bool(starts), wake=self._wait.wake
         )
+        self._wait.lag = lambda: self._consumer.lag(dict(self._positions))
 
     def next(self) -> pa.RecordBatch:
         """See `Cursor`; there is no end."""

@@ -1,5 +1,6 @@
 """`KafkaConsumer`: takes messages of topics on a thread of its own, into a bounded buffer."""
 
+import json
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ _POLL_SECONDS = 0.01  # the most that a message waits for others before it is ha
 _POLL_MESSAGES = 1_000
 _REQUEST_SECONDS = 5.0  # for metadata and offsets
 _RETRY_SECONDS = 0.5
+_STATISTICS_MILLISECONDS = 1_000
 _CLOSE_SECONDS = 10.0
 _FULL_SECONDS = 1.0  # a full buffer for so long pauses the partitions of a member of a group
 
@@ -124,7 +126,12 @@ class KafkaConsumer:
         self._error: BaseException | None = None
         self._is_closed = self._is_paused = False
         self._next_refresh, self._has_begun = 0.0, False
-        self._consumer = self._kafka.Consumer(options.config(), logger=_log)
+        self._ends: dict[str, int] = {}  # partition -> offset after its last message
+        statistics = {
+            "statistics.interval.ms": _STATISTICS_MILLISECONDS,
+            "stats_cb": self._note_ends,
+        }
+        self._consumer = self._kafka.Consumer({**options.config(), **statistics}, logger=_log)
         self._thread = threading.Thread(target=self._run, name="monolith-kafka", daemon=True)
         self._thread.start()
 
@@ -186,6 +193,16 @@ class KafkaConsumer:
         self._num_bytes -= sum(len(message.value or b"") for message in messages)
         self._room.set()
 
+    def lag(self, positions: Mapping[str, int]) -> int | None:
+        """Return the number of messages after positions, as of at most a second ago.
+
+        None means that the broker has not said so yet.
+        """
+        ends = self._ends  # replaced as a whole
+        if not positions or not all(partition in ends for partition in positions):
+            return None
+        return sum(max(0, ends[name] - position) for name, position in positions.items())
+
     def close(self) -> None:
         """End the thread and leave the group; waits at most 10 seconds for a silent broker."""
         self._is_closed = True
@@ -237,6 +254,15 @@ class KafkaConsumer:
                     self._num_messages += 1
                     self._num_bytes += len(message.value or b"")
         self._wake()
+
+    def _note_ends(self, text: str) -> None:
+        """Note the ends of partitions, which the statistics of the client have; on the thread."""
+        ends = dict(self._ends)
+        for topic, facts in json.loads(text)["topics"].items():
+            for number, partition in facts["partitions"].items():
+                if partition["hi_offset"] >= 0:
+                    ends[f"{topic}/{number}"] = partition["hi_offset"]
+        self._ends = ends
 
     def _check(self, message: Any) -> None:
         """Raise the error of a message, unless the client goes on by itself."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from monolith.data import Batch, Batches
+from monolith.data.stream.kafka import LATE
 from monolith.errors import InvalidArgumentError
 from monolith.observe.metrics import MetricsSink
 from monolith.train.driver import Hook, StepContext, StepResults
@@ -79,8 +80,11 @@ class OnlineHook(Hook):
         if isinstance(batches, OnlineBatches):
             batches = batches.stream_batches
         age = None if math.isinf(self._newest) else max(0.0, self._clock() - self._newest)
-        skipped = batches.num_skipped if isinstance(batches, Batches) else {}
-        return StreamFigures(age, None, 0, sum(skipped.values()))
+        if not isinstance(batches, Batches):
+            return StreamFigures(age, None, 0, 0)
+        num_late = batches.num_skipped.get(LATE, 0)
+        num_bad = sum(batches.num_skipped.values()) - num_late
+        return StreamFigures(age, batches.lag, num_late, num_bad)
 
 
 def _windows(
