@@ -337,7 +337,7 @@ def test_members_of_a_group_divide_the_partitions(broker):
         broker.send(
             topic, *clicks(*range(100 * partition, 100 * partition + 5)), partition=partition
         )
-    often = {"heartbeat.interval.ms": 300, "session.timeout.ms": 30_000}
+    often = {"group.protocol": "consumer"}
     pipeline = source(broker, topic, size=1, group=f"group of {topic}", settings=often)
     with at_once(), iter(pipeline) as one:
         consumer = consumer_of(one)

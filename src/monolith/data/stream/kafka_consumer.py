@@ -55,6 +55,8 @@ class KafkaOptions:
 
     def config(self) -> dict[str, Any]:
         """Return the settings of the client, with those of the caller, which may be secret."""
+        is_new = self.settings.get("group.protocol") == "consumer"  # the broker divides by itself
+        strategy = {} if is_new else {"partition.assignment.strategy": "cooperative-sticky"}
         return {
             "bootstrap.servers": self.servers,
             "fetch.wait.max.ms": 10,  # a broker may answer only at the end of this time
@@ -67,7 +69,7 @@ class KafkaOptions:
             "enable.auto.commit": False,  # positions belong to checkpoints
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",  # messages that are gone are not passed over in silence
-            "partition.assignment.strategy": "cooperative-sticky",
+            **strategy,
         }
 
 
