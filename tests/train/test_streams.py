@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from monolith.checkpoint import existing_checkpoints, load
+from monolith.checkpoint import existing_checkpoints
 from monolith.data import Columns, stream
 from monolith.nn import Feature
 from monolith.table import Zeros

@@ -191,7 +191,9 @@ class KafkaConsumer:
     def close(self) -> None:
         """End the thread and leave the group; waits at most 10 seconds for a silent broker."""
         self._is_closed = True
-        self._thread.join(_CLOSE_SECONDS)
+        self._room.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
 
     # The thread
 
