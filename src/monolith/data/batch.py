@@ -153,7 +153,7 @@ class Batch:
 
 
 def _flatten(batch: Batch) -> tuple[list[object], float | None]:
-    columns = [batch.features, batch.dense, batch.labels, batch.weight, batch.time]
+    columns: list[object] = [batch.features, batch.dense, batch.labels, batch.weight, batch.time]
     return columns, batch.event_time
 
 

@@ -31,6 +31,7 @@ class Batches(Iterator[Batch]):
 
     Attributes:
         is_stream: whether a source has no end.
+        is_interrupted: whether the last `StopIteration` came from `on_wait`, and not from the data.
 
     Example:
         >>> from monolith import data
@@ -43,7 +44,7 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, pipeline: "Pipeline", arrivals: Arrivals, state: State | None) -> None:
         self._pipeline = pipeline
-        self.is_stream = arrivals.is_stream
+        self.is_stream, self.is_interrupted = arrivals.is_stream, False
         if pipeline.depth:
             arrivals = arrivals.reading_ahead()
         self._wait = SourceWait()
@@ -76,9 +77,11 @@ class Batches(Iterator[Batch]):
                 "[Batches] expected an open iteration, got a closed one; iterate the pipeline "
                 "again, or resume it at state_dict()"
             )
+        self.is_interrupted = False
         try:
             self._last = self._next()
         except WaitEndedError:
+            self.is_interrupted = True
             raise StopIteration from None
         if self._last.copied is None:
             self._report()

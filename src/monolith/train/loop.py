@@ -507,8 +507,8 @@ class TrainLoop(Hook):
                 batch = next(self.batches)
             except StopIteration:
                 self._check_source_alive()
-                if getattr(self.batches, "is_stream", False):
-                    raise  # the run is to end; a stream has no end
+                if getattr(self.batches, "is_interrupted", False):
+                    raise  # the run is to end, and not the data
                 self.has_data_ended = True
             except PREEMPTION_ERRORS as error:
                 self._source_error = error

@@ -16,14 +16,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import confluent_kafka
 
-from tests.forker import ROOT, limited
-
+_ROOT = Path(__file__).parents[3]
 _PRODUCER = 0
 _TIMEOUT_SECONDS = 30.0
+_LIFE_SECONDS = 900.0  # so that no read of its output waits for ever
 
 
 def serve():
@@ -61,7 +63,7 @@ class Broker:
     def __init__(self, process):
         self._process = process
         self.servers = process.stdout.readline().strip()
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": self.servers})
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "log_level": 0})
         self._num_topics = 0
 
     def tell(self, *words):
@@ -123,10 +125,13 @@ def running():
         stderr=subprocess.DEVNULL,
         text=True,
         bufsize=1,
-        cwd=ROOT,
+        cwd=_ROOT,
     ) as process:
-        with limited(process.kill, 600):
-            yield Broker(process)
+        limit = threading.Timer(_LIFE_SECONDS, process.kill)
+        limit.daemon = True
+        limit.start()
+        yield Broker(process)
+        limit.cancel()
         process.stdin.close()
 
 

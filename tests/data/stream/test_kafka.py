@@ -1,3 +1,4 @@
+import gc
 import json
 import sys
 import time
@@ -337,7 +338,7 @@ def test_members_of_a_group_divide_the_partitions(broker):
         broker.send(
             topic, *clicks(*range(100 * partition, 100 * partition + 5)), partition=partition
         )
-    often = {"heartbeat.interval.ms": 300, "session.timeout.ms": 30_000}
+    often = {"group.protocol": "consumer"}
     pipeline = source(broker, topic, size=1, group=f"group of {topic}", settings=often)
     with at_once(), iter(pipeline) as one:
         consumer = consumer_of(one)
@@ -352,6 +353,17 @@ def test_members_of_a_group_divide_the_partitions(broker):
             assert read(two, 5) == list(of_theirs)
             broker.send(topic, *clicks(7), partition=int(ours[-1]))
             assert read(one, 1) == [7]
+
+
+def test_an_iteration_that_is_forgotten_leaves_the_broker(broker):
+    topic = broker.topic()
+    broker.send(topic, *clicks(1))
+    batches = iter(source(broker, topic))
+    next(batches)
+    consumer = consumer_of(batches)
+    del batches
+    gc.collect()
+    until(lambda: not consumer._thread.is_alive())
 
 
 def test_settings_are_not_shown():

@@ -1,6 +1,8 @@
 """`kafka`: the samples of topics of Kafka."""
 
 import math
+import time
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +73,7 @@ def kafka(
     buffer_bytes: int = 1 << 26,
     buffer_messages: int = 100_000,
     refresh_seconds: float = 5.0,
+    idle_seconds: float | None = None,
 ) -> Pipeline:
     """Read the samples of topics without end; needs the extra `kafka`.
 
@@ -104,6 +107,7 @@ def kafka(
         buffer_bytes: size of the messages in the buffer from which on the consumer pauses.
         buffer_messages: number of the messages in the buffer, likewise.
         refresh_seconds: time between two looks for partitions that were added.
+        idle_seconds: time without a message after which the stream ends; None never ends it.
 
     Raises:
         ValueError: an argument does not fit.
@@ -118,6 +122,7 @@ def kafka(
         ("buffer_bytes", buffer_bytes),
         ("buffer_messages", buffer_messages),
         ("refresh_seconds", refresh_seconds),
+        ("idle_seconds", 1.0 if idle_seconds is None else idle_seconds),
     ):
         if not 0 < number < math.inf:
             raise ValueError(f"[data.stream.kafka] expected {name} above 0, got {number!r}")
@@ -150,7 +155,7 @@ def kafka(
     )  # fmt: skip
     rules = MessageRules(
         message_format, dict(types or {}), event_time == "column", lateness_seconds,
-        late == "drop", dead_letter_topic, max_message_bytes,
+        late == "drop", dead_letter_topic, max_message_bytes, idle_seconds,
     )  # fmt: skip
     bad = BadSamples(on_error == "skip")
     return Pipeline(KafkaSource(options, rules, columns, bad), columns, bad)
@@ -167,6 +172,7 @@ class MessageRules:
     drops_late: bool
     dead_letter_topic: str | None
     max_bytes: int
+    idle_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,7 @@ class KafkaCursor:
         self._replayed: deque[Any] = deque()
         self._reader = reader_of(source.rules.format, source.columns, source.rules.types)
         self._letters: Any = None  # producer of dead letters
-        self._num_messages = 0
+        self._num_messages, self._heard = 0, time.monotonic()
         starts: dict[str, int] = {}
         if state is not None:
             self._positions, self._newest = dict(state["positions"]), state["newest"]
@@ -231,12 +237,18 @@ class KafkaCursor:
         self._consumer = KafkaConsumer(
             source.options, starts, is_resumed=bool(starts), wake=self._wait.wake
         )
-        self._wait.lag = lambda: self._consumer.lag(dict(self._positions))
+        consumer, positions = self._consumer, self._positions
+        self._wait.lag = lambda: consumer.lag(dict(positions))
+        weakref.finalize(self, self._consumer.close)  # of an iteration that was left by `break`
 
-    def next(self) -> pa.RecordBatch:
-        """See `Cursor`; there is no end."""
+    def next(self) -> pa.RecordBatch | None:
+        """See `Cursor`; the end is that of `idle_seconds`."""
         while True:
             messages = self._replay() if self._replayed else self._take()
+            if messages is not None:
+                self._heard = time.monotonic()
+            elif self._is_over():
+                return None
             if messages:
                 block = self._block(messages)
                 self._note(messages)
@@ -244,6 +256,10 @@ class KafkaCursor:
                     return block
             elif messages is None:
                 self._wait.pause(_PAUSE_SECONDS)
+
+    def _is_over(self) -> bool:
+        idle = self._source.rules.idle_seconds
+        return idle is not None and time.monotonic() - self._heard > idle
 
     def _replay(self) -> list[Message] | None:
         """Return the messages of the next block once more; None while they are not there."""

@@ -57,6 +57,8 @@ class KafkaOptions:
 
     def config(self) -> dict[str, Any]:
         """Return the settings of the client, with those of the caller, which may be secret."""
+        is_new = self.settings.get("group.protocol") == "consumer"  # the broker divides by itself
+        strategy = {} if is_new else {"partition.assignment.strategy": "cooperative-sticky"}
         return {
             "bootstrap.servers": self.servers,
             "fetch.wait.max.ms": 10,  # a broker may answer only at the end of this time
@@ -69,7 +71,7 @@ class KafkaOptions:
             "enable.auto.commit": False,  # positions belong to checkpoints
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",  # messages that are gone are not passed over in silence
-            "partition.assignment.strategy": "cooperative-sticky",
+            **strategy,
         }
 
 
@@ -206,7 +208,9 @@ class KafkaConsumer:
     def close(self) -> None:
         """End the thread and leave the group; waits at most 10 seconds for a silent broker."""
         self._is_closed = True
-        self._thread.join(_CLOSE_SECONDS)
+        self._room.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_SECONDS)
 
     # The thread
 

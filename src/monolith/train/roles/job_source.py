@@ -101,7 +101,7 @@ class JobSource(Iterator[Batch]):
         try:
             batch = next(self._batches)
         except StopIteration:
-            if self.is_stream:  # the run ends, and not the share
+            if self.is_interrupted:  # the run is to end, and not the share
                 raise
             self._close_share()
             if not self._has_given:  # no step will say that the share has ended
@@ -113,6 +113,11 @@ class JobSource(Iterator[Batch]):
     def is_stream(self) -> bool:
         """Whether the source is a stream, which one worker reads as a whole."""
         return getattr(self._shares, "is_stream", False)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the last `StopIteration` came from `on_wait`, and not from the data."""
+        return getattr(self._batches, "is_interrupted", False)
 
     def _open_next(self) -> bool:
         while not self._is_stopping:
