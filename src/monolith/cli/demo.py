@@ -66,7 +66,10 @@ def stream(
     """Train on a stream, kill the trainer, and count."""
     has_client = importlib.util.find_spec("confluent_kafka") is not None
     if source is Source.BROKER and not has_client:
-        fail("expected confluent-kafka with --source broker, got none; pip install monolith[kafka]")
+        fail(
+            "expected confluent-kafka with --source broker, got none; "
+            "pip install 'monolith-torch[kafka]'"
+        )
     with_broker = has_client if source is None else source is Source.BROKER
     start = time.monotonic()
     with told_of_interrupt("the demonstration is not over"), _terminable():

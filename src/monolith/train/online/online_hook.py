@@ -76,9 +76,8 @@ class OnlineHook(Hook):
         }
 
     def _stream_figures(self) -> StreamFigures:
-        batches = self._batches()
-        if isinstance(batches, OnlineBatches):
-            batches = batches.stream_batches
+        opened = self._batches()
+        batches = opened.stream_batches if isinstance(opened, OnlineBatches) else opened
         age = None if math.isinf(self._newest) else max(0.0, self._clock() - self._newest)
         if not isinstance(batches, Batches):
             return StreamFigures(age, None, 0, 0)

@@ -35,7 +35,9 @@ class Scored(NamedTuple):
 
     def rows(self, start: int, end: int) -> "Scored":
         """Return some of the samples."""
-        return Scored(*(None if column is None else column[start:end] for column in self))
+        weight = None if self.weight is None else self.weight[start:end]
+        times = None if self.time is None else self.time[start:end]
+        return Scored(self.prediction[start:end], self.label[start:end], weight, times)
 
 
 class ScoreWindows(Protocol):
@@ -131,9 +133,8 @@ class TimeWindows:
         times = torch.tensor([now] * num) if scored.time is None else scored.time.double()
         newest = times.double().clamp(max=now).cummax(0).values.clamp(min=self._newest)
         self._newest = newest[-1].item()
-        numbers, counts = (
-            (newest / self._seconds).floor().long().unique_consecutive(return_counts=True)
-        )
+        intervals = (newest / self._seconds).floor().long()
+        numbers, counts = torch.unique_consecutive(intervals, return_counts=True)
         ends = counts.cumsum(0).tolist()
         return list(zip(numbers.tolist(), [0, *ends], ends, strict=False))
 
