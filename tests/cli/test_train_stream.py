@@ -211,15 +211,14 @@ def test_a_run_that_waits_saves_by_time_and_ends_by_a_signal(folder, number, sta
         ) as process,
         limited(process.kill),
     ):
-        wait_until(lambda: (find(folder / "saves") or find) is not find, process)
-        write(folder / "stream", "b.jsonl", 5)  # a batch that time ends
-
-        def is_saved():
-            return find(folder / "saves").step == 3
-
-        wait_until(is_saved, process)
-        process.send_signal(number)
-        text = process.stderr.read()
-        assert process.wait(60) == status
+        try:
+            wait_until(lambda: find(folder / "saves") is not None, process)
+            write(folder / "stream", "b.jsonl", 5)  # a batch that time ends
+            wait_until(lambda: find(folder / "saves").step == 3, process)
+            process.send_signal(number)
+            text = process.stderr.read()
+            assert process.wait(60) == status
+        finally:
+            process.kill()
     assert "after step 3, which was finished" in text
     assert "to go on: monolith train clicks.py --stream tail:stream" in text

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from monolith.checkpoint import find
-from monolith.train import Coordinator, Hook, Run, Trainer, TrainSettings
+from monolith.train import CheckpointHook, Coordinator, Hook, Run, Trainer, TrainSettings
 from monolith.train.online.idle_calls import IdleCalls
 from tests.train.tasks import Counting, counted
 
@@ -78,6 +78,31 @@ def test_a_run_saves_by_time_while_its_source_is_idle(tmp_path, background):
     )
     with Trainer(Counting(), settings) as trainer:
         assert trainer.fit(waiting_for(is_saved)).num_steps == 2
+
+
+def test_a_save_that_was_skipped_is_made_up_while_the_source_is_idle(tmp_path):
+    """The save of step 2 is due while that of step 1 is written, which lasts until it is let go."""
+
+    class Lift(Hook):
+        def idle(self, ctx):
+            if ctx.run.global_step == 2:
+                for writing in trainer._saves.thread.running():
+                    writing.control.lift_rate()
+
+    def batches():
+        first, second, third = counted(3)
+        yield from (first, second)
+        limit = time.monotonic() + 60
+        while (checkpoint := find(tmp_path)) is None or checkpoint.step < 2:
+            assert time.monotonic() < limit, "step 2 is not saved"
+            time.sleep(0.01)
+        yield third
+
+    hook = CheckpointHook(tmp_path, every_seconds=1e-9, rate=1e-6)
+    with Trainer(Counting(), TrainSettings(prefetch=1)) as trainer:
+        result = trainer.fit(batches(), hooks=[hook, Lift()])
+    assert result.num_steps == 3
+    assert result.saves.num_skipped >= 1
 
 
 def test_a_hook_is_called_while_a_step_waits():
