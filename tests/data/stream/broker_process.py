@@ -63,7 +63,9 @@ class Broker:
     def __init__(self, process):
         self._process = process
         self.servers = process.stdout.readline().strip()
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.servers, "log_level": 0}
+        )
         self._num_topics = 0
 
     def tell(self, *words):
