@@ -36,7 +36,7 @@ _SECONDS, _QUICK_SECONDS = 20.0, 2.0
 _FOLDER = ROOT / "build" / "benchmarks" / "stream"
 _COLUMNS = Columns([f"feature_{i}" for i in range(_FEATURES)], labels=["label"])
 _FORMAT = RecordFormat("example")
-_NAMED_VERSIONS = {**VERSIONS, "confluent_kafka": confluent_kafka.__version__}
+_NAMED_VERSIONS = {**VERSIONS, "confluent_kafka": str(confluent_kafka.__version__)}
 
 
 def make_messages(num_samples: int) -> list[bytes]:

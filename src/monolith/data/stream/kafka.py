@@ -107,8 +107,8 @@ def kafka(
         buffer_bytes: size of the messages in the buffer from which on the consumer pauses.
         buffer_messages: number of the messages in the buffer, likewise.
         refresh_seconds: time between two looks for partitions that were added.
-        idle_seconds: time without a message after which the stream ends; None never ends it. The time
-            begins when the broker has told which partitions there are.
+        idle_seconds: time without a message after which the stream ends; None never ends it. The
+            time begins when the broker has told which partitions there are.
 
     Raises:
         ValueError: an argument does not fit.
