@@ -29,14 +29,14 @@ from monolith.data import Batch, Columns, RecordFormat, RecordWriter, stream
 from tests.data.stream.broker_process import Broker, running
 
 _PARTITIONS, _IN_MESSAGE, _BATCH = 16, 100, 4_096
-_SAMPLES, _QUICK_SAMPLES = 100 * _BATCH, 5 * _BATCH  # whole batches, so that none ends by time
+_SAMPLES, _QUICK_SAMPLES = 50 * _BATCH, 5 * _BATCH  # whole batches, so that none ends by time
 _FEATURES = 8
 _EVENTS_PER_SECOND, _BATCH_SECONDS = 1_000, 0.05
 _SECONDS, _QUICK_SECONDS = 20.0, 2.0
 _FOLDER = ROOT / "build" / "benchmarks" / "stream"
 _COLUMNS = Columns([f"feature_{i}" for i in range(_FEATURES)], labels=["label"])
 _FORMAT = RecordFormat("example")
-_NAMED_VERSIONS = {**VERSIONS, "confluent_kafka": confluent_kafka.__version__}
+_NAMED_VERSIONS = {**VERSIONS, "confluent_kafka": str(confluent_kafka.__version__)}
 
 
 def make_messages(num_samples: int) -> list[bytes]:

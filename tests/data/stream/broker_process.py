@@ -18,7 +18,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
@@ -28,7 +30,7 @@ _TIMEOUT_SECONDS = 30.0
 _LIFE_SECONDS = 900.0  # so that no read of its output waits for ever
 
 
-def serve():
+def serve() -> None:
     """Run the broker of this process."""
     folder = os.path.dirname(os.path.dirname(confluent_kafka.__file__))
     (path,) = glob.glob(f"{folder}/confluent_kafka.libs/librdkafka-*")
@@ -60,43 +62,55 @@ class Broker:
         servers: Its address.
     """
 
-    def __init__(self, process):
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
         self._process = process
-        self.servers = process.stdout.readline().strip()
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "log_level": 0})
+        self.servers = self._output.readline().strip()
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.servers, "log_level": 0}
+        )
         self._num_topics = 0
 
-    def tell(self, *words):
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        assert self._process.stdout.readline().strip() == ""
+    def tell(self, *words: object) -> None:
+        self._input.write(" ".join(map(str, words)) + "\n")
+        assert self._output.readline().strip() == ""
 
-    def topic(self, num_partitions=1):
+    def topic(self, num_partitions: int = 1) -> str:
         """Create a topic; return its name."""
         self._num_topics += 1
         name = f"topic-{self._num_topics}"
         self.tell("create", name, num_partitions)
         return name
 
-    def send(self, topic, *values, partition=0, times=None):
+    def send(
+        self,
+        topic: str,
+        *values: Any,
+        partition: int = 0,
+        times: Sequence[int] | None = None,
+    ) -> None:
         """Produce messages; times are in milliseconds."""
         for number, value in enumerate(values):
-            options = {} if times is None else {"timestamp": times[number]}
+            options: dict[str, Any] = {} if times is None else {"timestamp": times[number]}
             self._producer.produce(topic, value, partition=partition, **options)
         assert self._producer.flush(_TIMEOUT_SECONDS) == 0
 
-    def read(self, topic, count, partition=0):
+    def read(self, topic: str, count: int, partition: int = 0) -> list[Any]:
         """Return messages of a topic."""
         config = {"bootstrap.servers": self.servers, "group.id": "test", "fetch.wait.max.ms": 10}
         consumer = confluent_kafka.Consumer(config)
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
-        messages, end = [], time.monotonic() + _TIMEOUT_SECONDS
+        messages: list[Any] = []
+        end = time.monotonic() + _TIMEOUT_SECONDS
         while len(messages) < count and time.monotonic() < end:
             messages += [m for m in consumer.consume(count, 0.1) if m.error() is None]
         consumer.close()
         return messages
 
     @contextlib.contextmanager
-    def stopped(self):
+    def stopped(self) -> Iterator[None]:
         """Stop the process of the broker, as a machine that hangs, until the block ends."""
         os.kill(self._process.pid, signal.SIGSTOP)
         try:
@@ -105,7 +119,7 @@ class Broker:
             os.kill(self._process.pid, signal.SIGCONT)
 
     @contextlib.contextmanager
-    def away(self):
+    def away(self) -> Iterator[None]:
         """Let the broker refuse connections until the block ends."""
         self.tell("down")
         try:
@@ -115,7 +129,7 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running():
+def running() -> Iterator[Broker]:
     """Start a broker; it ends with the block."""
     command = [sys.executable, "-m", "tests.data.stream.broker_process"]
     with subprocess.Popen(
@@ -132,6 +146,7 @@ def running():
         limit.start()
         yield Broker(process)
         limit.cancel()
+        assert process.stdin is not None
         process.stdin.close()
 
 

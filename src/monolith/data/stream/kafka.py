@@ -38,7 +38,7 @@ from monolith.data.stream.message_formats import (
 )
 from monolith.errors import DataLossError
 
-_MOST = 8_192  # messages of a block
+_MOST, _MOST_BYTES = 8_192, 1 << 20  # messages of a block; a megabyte stays in the cache
 _PAUSE_SECONDS = 0.1
 
 LATE = "expected samples within the lateness of the stream"
@@ -107,7 +107,8 @@ def kafka(
         buffer_bytes: size of the messages in the buffer from which on the consumer pauses.
         buffer_messages: number of the messages in the buffer, likewise.
         refresh_seconds: time between two looks for partitions that were added.
-        idle_seconds: time without a message after which the stream ends; None never ends it.
+        idle_seconds: time without a message after which the stream ends; None never ends it. The
+            time begins when the broker has told which partitions there are.
 
     Raises:
         ValueError: an argument does not fit.
@@ -258,6 +259,8 @@ class KafkaCursor:
                 self._wait.pause(_PAUSE_SECONDS)
 
     def _is_over(self) -> bool:
+        if not self._consumer.has_begun:
+            self._heard = time.monotonic()
         idle = self._source.rules.idle_seconds
         return idle is not None and time.monotonic() - self._heard > idle
 
@@ -274,7 +277,7 @@ class KafkaCursor:
         return messages
 
     def _take(self) -> list[Message] | None:
-        added, messages = self._consumer.take(_MOST)
+        added, messages = self._consumer.take(_MOST, _MOST_BYTES)
         if added:
             self._add(added)
         return messages or ([] if added else None)

@@ -105,6 +105,9 @@ class KafkaConsumer:
         is_resumed: whether the positions are those of a checkpoint; then partitions without one are
             new, and begin at their first message.
         wake: function that is called when there are messages, or an error.
+
+    Attributes:
+        has_begun: whether partitions were assigned.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class KafkaConsumer:
         self._full_since: float | None = None
         self._error: BaseException | None = None
         self._is_closed = self._is_paused = False
-        self._next_refresh, self._has_begun = 0.0, False
+        self._next_refresh, self.has_begun = 0.0, False
         self._ends: dict[str, int] = {}  # partition -> offset after its last message
         statistics = {
             "statistics.interval.ms": _STATISTICS_MILLISECONDS,
@@ -139,11 +142,12 @@ class KafkaConsumer:
 
     # The reader
 
-    def take(self, most: int) -> tuple[dict[str, int], list[Message]]:
+    def take(self, most: int, most_bytes: int) -> tuple[dict[str, int], list[Message]]:
         """Return partitions that are new, with their offsets, and the messages that are there.
 
         Args:
             most: greatest number of messages, partition after partition in turns.
+            most_bytes: size of the messages from which on no other one is taken.
 
         Raises:
             OpError: the thread has failed, and all messages before the failure are taken.
@@ -151,10 +155,12 @@ class KafkaConsumer:
         with self._lock:
             added, self._added = self._added, {}
             messages: list[Message] = []
+            num_bytes = 0
             for partition in list(self._buffers):
                 buffer = self._buffers.pop(partition)
-                while buffer and len(messages) < most:
+                while buffer and len(messages) < most and num_bytes < most_bytes:
                     messages.append(buffer.popleft())
+                    num_bytes += len(messages[-1].value or b"")
                 self._buffers[partition] = buffer  # after the others, for the next call
             self._release(messages)
             if not messages and not added and self._error is not None:
@@ -359,7 +365,7 @@ class KafkaConsumer:
         known = {name: self._starts[name] for name in partitions if name in self._starts}
         unknown = [name for name in partitions if name not in known]
         start = self._options.start
-        if self._is_resumed or self._has_begun:
+        if self._is_resumed or self.has_begun:
             start = "earliest"  # a partition that was added
         if isinstance(start, int | float):
             places = self._places(dict.fromkeys(unknown, int(start * 1e3)))
@@ -389,7 +395,7 @@ class KafkaConsumer:
 
     def _note_assigned(self, offsets: Mapping[str, int]) -> None:
         with self._lock:
-            self._has_begun = True
+            self.has_begun = True
             self._assigned.update(offsets)
             new = {name: offset for name, offset in offsets.items() if name not in self._starts}
             self._starts.update(new)

@@ -98,26 +98,54 @@ class RecordsReader(MessageReader):
         self._is_framed = framed is not None
         self._has_one_each = framed is None and kind in _ONE_EACH
         options = framed or RecordFormat(kind)
-        self._decoder = self._wanted.decoder(
-            kind,
-            options.flags if self._is_framed else 0,
-            max_bytes=options.max_record_bytes if self._is_framed else 0,
-            keeps_fid_v1=options.keep_fid_v1,
-            skips=False,
-        )
+
+        def decoder(wanted: RecordColumns) -> Any:
+            return wanted.decoder(
+                kind,
+                options.flags if self._is_framed else 0,
+                max_bytes=options.max_record_bytes if self._is_framed else 0,
+                keeps_fid_v1=options.keep_fid_v1,
+                skips=False,
+            )
+
+        self._decoder = decoder(self._wanted)
+        self._counter = decoder(RecordColumns(Columns()))  # finds the ends of records
 
     def read(self, values: Sequence[bytes], origin: Origin) -> tuple[pa.RecordBatch, Counts]:
         """See `MessageReader`."""
-        if self._has_one_each:
+        if self._is_framed:
+            counts = np.array([self._count(value) for value in values], np.int64)
+            rows = self._framed_rows(b"".join(values))
+        elif self._has_one_each:
             rows, counts = self._rows_of(values), np.ones(len(values), np.int64)
         else:
             parts = [self.rows(value) for value in values]
             rows, counts = concat(parts), np.array([part.num_rows for part in parts], np.int64)
+        if rows.num_rows != counts.sum():
+            raise DataLossError(f"{origin} expected {counts.sum()} samples, got {rows.num_rows}")
         return to_block(rows, self._columns, origin, BadSamples()), counts
 
     def rows(self, value: bytes) -> pa.RecordBatch:
         """See `MessageReader`."""
-        return self._framed_rows(value) if self._is_framed else self._rows_of([value])
+        if not self._is_framed:
+            return self._rows_of([value])
+        self._count(value)
+        return self._framed_rows(value)
+
+    def _count(self, value: bytes) -> int:
+        """Return the number of samples of a message of whole records."""
+        data = np.frombuffer(value, np.uint8)
+        at, count = 0, 0
+        while at < len(data):
+            block = self._counter.decode(data.ctypes.data + at, len(data) - at)
+            if block.broken or not block.consumed:
+                raise DataLossError(
+                    f"expected whole records, got {block.broken or 'a part of one'}"
+                )
+            at, count = at + block.consumed, count + block.num_rows
+        if not count:
+            raise DataLossError("expected at least one record, got none")
+        return count
 
     def _rows_of(self, values: Sequence[bytes]) -> pa.RecordBatch:
         data = np.frombuffer(b"".join(values), np.uint8)
@@ -128,17 +156,13 @@ class RecordsReader(MessageReader):
         )
 
     def _framed_rows(self, value: bytes) -> pa.RecordBatch:
-        data, parts = np.frombuffer(value, np.uint8), []
-        while len(data):
-            block = self._decoder.decode(data.ctypes.data, len(data))
+        data, at, parts = np.frombuffer(value, np.uint8), 0, []
+        while at < len(data):
+            block = self._decoder.decode(data.ctypes.data + at, len(data) - at)
             if block.broken or not block.consumed:
-                raise DataLossError(
-                    f"expected whole records, got {block.broken or 'a part of one'}"
-                )
+                raise DataLossError(f"expected whole records, got {block.broken}")
             parts.append(self._checked(block))
-            data = data[block.consumed :]
-        if not parts:
-            raise DataLossError("expected at least one record, got none")
+            at += block.consumed
         return concat(parts)
 
     def _checked(self, block: Any) -> pa.RecordBatch:
