@@ -235,7 +235,7 @@ class StreamDemo:
         finally:
             trainer.close()
         self.say(
-            f"$ kill -9 {trainer.process.pid}    after step {watch.step:,}; the newest checkpoint "
+            f"$ kill -9 {trainer.process.pid}    it told of step {watch.step:,}; the newest checkpoint "
             f"is that of step {self._step_saved():,}"
         )
 
