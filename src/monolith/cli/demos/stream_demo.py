@@ -235,8 +235,8 @@ class StreamDemo:
         finally:
             trainer.close()
         self.say(
-            f"$ kill -9 {trainer.process.pid}    it told of step {watch.step:,}; the newest checkpoint "
-            f"is that of step {self._step_saved():,}"
+            f"$ kill -9 {trainer.process.pid}    it told of step {watch.step:,}; the newest "
+            f"checkpoint is that of step {self._step_saved():,}"
         )
 
     def _train_to_end(self, producer: _Process) -> None:
