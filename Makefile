@@ -10,7 +10,7 @@ PYTEST := OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
 PIP_INSTALL := $(PY) -m pip install --quiet -c constraints.txt
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help build demo demo-servers demo-sync test test-fast test-all test-gpu check stubs bench bench-peers bench-history format clean
+.PHONY: help build demo demo-servers demo-sync demo-stream test test-fast test-all test-gpu check stubs bench bench-peers bench-history format clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
@@ -43,6 +43,10 @@ demo-servers: build  ## train on two servers and two workers, kill a server half
 demo-sync: build  ## train on two synchronous ranks and in one process, compare (a minute)
 	@echo "== the task of examples/clicks_task.py, in one process and on two ranks"
 	$(PY) examples/demo_sync.py
+
+demo-stream: build  ## train on a stream, kill the trainer, and count each click (a minute)
+	@echo "== a stream of clicks, and a trainer that is killed"
+	.venv/bin/monolith demo stream
 
 # Packages of the system that some tests need; where they cannot be installed, these are skipped.
 build/.packages: tools/debian.sh

@@ -55,6 +55,7 @@ STAGES = (
     "features",
     "packing",
     "input",
+    "stream",
     "ahead",
     "layout",
     "queues",

@@ -54,7 +54,7 @@ def test_help_begins_with_an_example_and_fits_a_screen(monolith, command):
     assert len(ran.out.splitlines()) <= 3 * SCREEN
 
 
-SCREEN = 32  # lines
+SCREEN = 34  # lines
 
 
 def panels(page):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from monolith.cli.progress import TrainProgress, words_of
 from monolith.train import Figures
+from monolith.train.figures import StreamFigures, WindowScores
 
 ALL = Figures(
     50, 51_200, samples_per_second=12_345.6, loss=0.43218, metrics={"auc": 0.71234},
@@ -180,3 +181,40 @@ def test_a_source_that_is_read_tells_no_time_left():
         shown.update(100, Figures(9, 9, 0.5, share=1.0))
     assert "(100 %)" in shown.text
     assert "left" not in shown.text
+
+
+def test_the_last_figures_before_a_wait_are_shown_when_it_is_time():
+    shown = Shown(interval_seconds=2)
+    with shown.progress:
+        shown.update(1, Figures(1, 8, 0.5))
+        shown.progress.refresh()
+        assert shown.text == ""
+        shown.clock.now = 3
+        shown.progress.refresh()
+        assert shown.text.startswith("step 1/100")
+        shown.clock.now = 9
+        shown.progress.refresh()
+    assert len(shown.text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("windows", "words"),
+    [
+        ({}, []),
+        ({"time": WindowScores("time", 7, 31, {"auc": 0.5})}, ["last window of 31: AUC 0.5000"]),
+        (
+            {
+                "time": WindowScores("time", 7, 31),
+                "samples": WindowScores("samples", 2, 1000, {"auc": 0.5, "log_loss": 0.25}),
+            },
+            ["last window of 1,000: AUC 0.5000, log loss 0.2500"],
+        ),
+    ],
+)
+def test_the_scores_of_the_last_window_are_told(windows, words):
+    assert words_of(Figures(1, 8, 0.5, windows=windows))[2:-1] == words
+
+
+def test_late_and_bad_samples_of_a_stream_are_told():
+    stream = StreamFigures(None, None, num_late=2, num_bad=3)
+    assert words_of(Figures(1, 8, 0.5, stream=stream))[2:-1] == ["2 late", "3 bad"]

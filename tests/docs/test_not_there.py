@@ -8,6 +8,7 @@ import pytest
 from monolith import Table, TableConfig, data
 from monolith.checkpoint.reference_dump import NOT_IN_DUMPS
 from monolith.cli.main import COMMANDS
+from monolith.errors import InvalidArgumentError
 from tests.docs.pages import page
 from tests.meta.parity import is_there
 from tools.acceptance import STATES, read_page
@@ -38,9 +39,12 @@ def test_tables_have_no_device():
     assert "device" not in {*parameters, *fields}
 
 
-def test_there_is_no_stream_as_a_source():
-    assert bullet("Kafka")
-    assert not {"kafka", "stream"} & {name.lower() for name in dir(data)}
+def test_streams_are_folders_and_kafka_for_one_worker(tmp_path):
+    assert bullet("Streams for jobs of several workers")
+    assert data.stream.__all__ == ["kafka", "tail"]
+    columns = data.Columns(["user"])
+    with pytest.raises(InvalidArgumentError, match="one worker to train on a stream"):
+        data.split_source(data.stream.tail(tmp_path, columns=columns).batch(8), num_workers=2)
 
 
 def test_dense_parameters_of_the_reference_system_are_not_imported():
@@ -50,7 +54,7 @@ def test_dense_parameters_of_the_reference_system_are_not_imported():
 
 def test_the_parts_that_are_not_there_have_ids_that_are_not_built():
     states = read_page()
-    for req_id in ("SV-T1", "RT-T1", "GP-T1"):
+    for req_id in ("SV-T1", "RT-T3", "GP-T1"):
         assert states[req_id].state == "not built"
 
 

@@ -220,3 +220,26 @@ def test_a_missing_device_is_an_error_before_anything_is_made(monkeypatch, devic
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=f"expected one of 0 CUDA devices .*, got '{device}'"):
         Trainer(Unbuilt(), TrainSettings(device=device))
+
+
+class Summing(torch.optim.SGD):
+    """Descent in proportion to the inverse root of a sum that begins at its making."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.05)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["sum"] = torch.full_like(parameter, 0.1)
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["sum"] += parameter.grad**2
+            parameter.grad /= self.state[parameter]["sum"].sqrt()
+        return super().step(closure)
+
+
+def test_an_optimizer_that_begins_with_a_state_keeps_it_on_servers():
+    class Begun(Clicks):
+        def optimizer(self, model):
+            return Summing(model.parameters())
+
+    assert outcome({}, Begun, servers=2) == outcome({}, Begun)

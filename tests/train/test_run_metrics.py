@@ -10,8 +10,8 @@ from monolith.observe import Auc, MemorySink, NullSink
 from monolith.observe.summaries import SUMMARIES
 from monolith.train import EarlyStop, Hook, ReportHook, Trainer, TrainSettings
 from monolith.train.driver import current_run
-from monolith.train.loop import Stages
 from monolith.train.run_metrics import MetricsHook
+from monolith.train.step.step_stages import Stages
 from tests.train.resumable import SETTINGS
 from tests.train.resumable import Clicks as Resumable
 from tests.train.tasks import Clicks, Counting, Raise, StopAfter, clicks

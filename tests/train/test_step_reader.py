@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from monolith.data.cursor import WaitEndedError
 from monolith.errors import DeadlineExceededError
 from monolith.train.driver import Coordinator
 from monolith.train.read_ahead import StepReader
@@ -67,6 +68,28 @@ def test_a_source_that_gives_nothing_ends_the_wait():
     assert str(error.value) == (
         "[StepReader.take] expected a batch within 0 s, got none; the source is stuck"
     )
+
+
+def test_an_endless_source_is_waited_for_without_a_limit():
+    begin = threading.Event()
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: begin.wait(60), 1, is_endless=True, timeout_seconds=0)
+        reader.on_wait = begin.set
+        reader.start(coordinator)
+        assert reader.take()
+
+
+def test_a_source_that_waits_learns_that_the_run_ends():
+    calls = []
+    with Coordinator() as coordinator:
+        reader = StepReader(lambda: None, 0)
+        reader.start(coordinator)
+        reader.on_wait = lambda: calls.append(1)
+        reader.while_waiting()
+        coordinator.request_stop()
+        with pytest.raises(WaitEndedError):
+            reader.while_waiting()
+    assert calls == [1]
 
 
 class Restarted(StepReader[int]):

@@ -22,6 +22,7 @@ from monolith.cli.options.manifest_options import (
     ManifestOptions,
 )
 from monolith.cli.options.service_options import DataService
+from monolith.cli.options.stream_options import check_workers
 from monolith.environment import variables
 from monolith.errors import FailedPreconditionError
 from monolith.launch import (
@@ -141,6 +142,7 @@ def launch(
         )
     found = FoundBy() if discovery is None else _found_by(discovery, context)
     ps, workers = found.sizes or (ps or 1, workers or 1)
+    check_workers(data or (), ranks or workers)
     role_options = {
         "--device": device,
         "--checkpoints": checkpoints,

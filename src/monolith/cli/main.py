@@ -18,6 +18,7 @@ from monolith.cli.user_errors import text_of_exit, text_of_mistake
 COMMANDS = MappingProxyType(
     {
         "new": "new",
+        "demo": "demo",
         "train": "train",
         "launch": "launch",
         "ps": "ps",

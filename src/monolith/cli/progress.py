@@ -16,8 +16,10 @@ from rich.text import Text
 from monolith.checkpoint import WriteOptions
 from monolith.cli.console import emit_json, row_progress, say
 from monolith.data import Pipeline
-from monolith.train import Figures, FitResult, ReportHook
+from monolith.train import Figures, FitResult, ReportHook, StepContext
+from monolith.train.figures import StreamFigures, WindowScores
 from monolith.train.imported_rows import ImportTarget
+from monolith.train.online.score_windows import SAMPLES, TIME
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,7 +39,9 @@ def words_of(figures: Figures) -> list[str]:
     """
     counts = {"keys refused": figures.num_refused, "rows evicted": figures.num_evicted}
     words = [f"{figures.samples_per_second:,.0f} samples/s", f"loss {figures.loss:.4f}"]
-    words += [f"{_TITLES.get(name, name)} {value:.4f}" for name, value in figures.metrics.items()]
+    words += [_scores(figures.metrics, _TITLES)] if figures.metrics else []
+    words += _words_of_window(figures.windows)
+    words += [] if figures.stream is None else _words_of_stream(figures.stream)
     words += [f"{figures.num_rows:,} rows"]
     words += [f"{count:,} {noun}" for noun, count in counts.items() if count]
     if figures.memory_bytes:
@@ -47,6 +51,28 @@ def words_of(figures: Figures) -> list[str]:
     elif figures.staleness_bound:
         words += [f"at most {figures.staleness_bound} steps stale"]
     return words
+
+
+def _words_of_window(windows: Mapping[str, WindowScores]) -> list[str]:
+    """Return the scores of the last window of samples, or else of time, in words."""
+    last = windows.get(SAMPLES) or windows.get(TIME)
+    if last is None:
+        return []
+    return [f"last window of {last.num_samples:,}: {_scores(last.scores, _TITLES)}"]
+
+
+def _words_of_stream(stream: StreamFigures) -> list[str]:
+    """Return how far a run is behind its stream in words.
+
+    Example:
+        >>> _words_of_stream(StreamFigures(0.25, 1200, 0, 3))
+        ['newest event 0.2 s ago', '1,200 waiting', '3 bad']
+    """
+    seconds = stream.freshness_seconds
+    words = [] if seconds is None else [f"newest event {seconds:,.1f} s ago"]
+    words += [] if stream.lag is None else [f"{stream.lag:,} waiting"]
+    counts = {"late": stream.num_late, "bad": stream.num_bad}
+    return [*words, *(f"{count:,} {name}" for name, count in counts.items() if count)]
 
 
 # 128 plus the number of the signal, as in shells.
@@ -115,9 +141,13 @@ class TrainProgress:
         if self._first is None and share is not None:
             self._first = (now, share)
         self._pending = figures
-        if now - self._shown_at >= self._interval:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the newest figures if they are not shown and it is time. Cheap otherwise."""
+        if self._pending is not None and (now := self._clock()) - self._shown_at >= self._interval:
             self._shown_at = now
-            self._show(figures)
+            self._show(self._pending)
 
     def _show(self, figures: Figures) -> None:
         self._pending = None
@@ -198,9 +228,13 @@ class ProgressHook(ReportHook):
         """Show the figures."""
         self._progress.update(figures)
 
+    def idle(self, ctx: StepContext) -> None:
+        """Show the last figures before a wait, when it is time."""
+        self._progress.refresh()
 
-def _scores(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+def _scores(metrics: Mapping[str, float], titles: Mapping[str, str] = MappingProxyType({})) -> str:
+    return ", ".join(f"{titles.get(name, name)} {value:.4f}" for name, value in metrics.items())
 
 
 def tell_end(

@@ -12,6 +12,7 @@ from monolith.checkpoint import Checkpoint, find
 from monolith.cli.console import emit_json, fail, say
 from monolith.cli.options import control_options as controls
 from monolith.cli.options import run_options as run
+from monolith.cli.options import stream_options as streams
 from monolith.cli.options.discovery_options import place, refuse_others
 from monolith.cli.options.observe_options import ObserveOptions
 from monolith.cli.options.ranks_options import LOCAL, SYNC, RanksOptions, of_rank_0
@@ -28,7 +29,7 @@ from monolith.cli.progress import (
 from monolith.cli.tasks.task_file import load_task_class, resolve_settings
 from monolith.data import Batch, Pipeline
 from monolith.errors import DataLossError
-from monolith.train import FitResult, Mode, Trainer, TrainSettings
+from monolith.train import FitResult, Mode, Task, Trainer, TrainSettings
 from monolith.train.roles.served_data import training_data
 from monolith.train.run_state import seed_all
 
@@ -39,7 +40,8 @@ _LINE_SECONDS = 2.0
 
 @app.command(
     help="Example: monolith train ranker.py --data clicks/ --set train.steps=1000\n\n"
-    "Train the task until its data or its steps end, or until Ctrl-C or SIGTERM.",
+    "Train the task until its data or its steps end, or until Ctrl-C or SIGTERM. A stream has no "
+    "end: monolith train ranker.py --stream kafka://localhost:9092/clicks --checkpoints run",
     short_help="Train the task of a task file.",
 )
 def train(
@@ -47,6 +49,10 @@ def train(
     task: run.TaskArgument,
     data: run.Data = None,
     data_service: DataService = None,
+    stream: streams.Stream = None,
+    stream_start: streams.StreamStart = None,
+    backfill: streams.Backfill = None,
+    batch_seconds: streams.BatchSeconds = None,
     settings: run.Settings = None,
     file: run.SettingsFile = None,
     device: run.Device = None,
@@ -98,6 +104,8 @@ def train(
     if servers is not None and (fixed := place(servers)) is not None:
         num_servers = fixed.sizes["ps"]
         refuse_others(servers, context, {"num_servers": num_servers})
+    online = streams.StreamOptions(stream, stream_start, backfill, batch_seconds)
+    online.check(data or (), mode=mode, data_service=data_service)
     task_class = load_task_class(task)
     saves = {
         "save_every": save_every,
@@ -131,7 +139,7 @@ def train(
     remote = ServersOptions(
         servers, num_servers, keys, None if mode == SYNC else transfer, server_timeout
     )
-    training = _Training(task, task_class, resolved, how, begin, served, as_json)
+    training = _Training(task, task_class, resolved, how, begin, online, served, as_json)
     with ranks.opened() as opened:
         is_chief = opened is None or opened.group.rank == 0
         name = of_rank_0(opened, lambda: getattr(begin.check(), "prefix", None))
@@ -173,6 +181,7 @@ class _Training:
     resolved: Any
     how: TrainSettings
     begin: ResumeOptions
+    online: streams.StreamOptions
     served: Iterable[Batch] | None
     as_json: bool
 
@@ -188,7 +197,7 @@ class _Training:
                 trainer.restore(checkpoint.prefix)
             except DataLossError as error:
                 fail(self.begin.words_of_damage(error))
-        samples = training_data(trainer.task) if self.served is None else self.served
+        samples = self._samples(trainer.task)
         if trainer.sync is not None and self.as_json:
             emit_json({"event": "ready", "rank": trainer.sync.group.rank})
             sys.stdout.flush()
@@ -199,6 +208,8 @@ class _Training:
                 say(f"resumed at step {checkpoint.step or 0:,} from {checkpoint.prefix}")
             if trainer.sync is not None and trainer.sync.device_words is not None:
                 say(trainer.sync.device_words)
+            for line in streams.words_of_stream(samples):
+                say(line)
             if isinstance(samples, Pipeline) and samples.left_out:
                 say(words_of_columns(samples))
             with TrainProgress(
@@ -211,6 +222,11 @@ class _Training:
         has_ended = result.ended not in STATUS_OF_SIGNAL
         scores = trainer.evaluate(held_out) if held_out is not None and has_ended else None
         return result, scores
+
+    def _samples(self, task: Task) -> Iterable[Batch]:
+        if self.served is not None:
+            return self.served
+        return self.online.open(task) or training_data(task)
 
     def tell_end(
         self, result: FitResult, scores: dict[str, float] | None, *, is_new: bool, has_hints: bool

@@ -1,6 +1,6 @@
 """Sources of samples, and the pipelines that turn samples into batches."""
 
-from monolith.data import operations
+from monolith.data import operations, stream
 from monolith.data.batch import Batch
 from monolith.data.batches import Batches
 from monolith.data.columns import INVALID_LABEL, Columns, DenseColumn, IdColumn, Label
@@ -56,6 +56,7 @@ __all__ = [
     "operations",
     "parquet",
     "split_source",
+    "stream",
     "synthetic",
     "tfrecords",
 ]

@@ -16,7 +16,18 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from monolith.data.cursor import Cursor, Stage, State, enable_read_ahead, rebuild, sources_of
+from monolith.data.cursor import (
+    Cursor,
+    SourceWait,
+    Stage,
+    State,
+    attach_wait,
+    enable_read_ahead,
+    is_stream,
+    rebuild,
+    settled,
+    sources_of,
+)
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.files.file_source import FileSource
 from monolith.data.files.known_files import (
@@ -78,9 +89,24 @@ class Arrivals:
     arrivals: tuple[Arrival, ...]
     number: int = 0
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether a source has no end, so that its positions are settled late."""
+        return is_stream(self._stages)
+
     def reading_ahead(self) -> "Arrivals":
         """Return the arrivals with sources that decode blocks ahead."""
-        stages = enable_read_ahead([arrival.stage for arrival in self.arrivals])
+        return self._with_stages(enable_read_ahead(self._stages))
+
+    def waiting_in(self, wait: SourceWait) -> "Arrivals":
+        """Return the arrivals with streams that wait in `wait`."""
+        return self._with_stages(attach_wait(self._stages, wait))
+
+    @property
+    def _stages(self) -> list[Stage]:
+        return [arrival.stage for arrival in self.arrivals]
+
+    def _with_stages(self, stages: Sequence[Stage]) -> "Arrivals":
         pairs = zip(self.arrivals, stages, strict=True)
         return replace(self, arrivals=tuple(replace(old, stage=stage) for old, stage in pairs))
 
@@ -96,6 +122,7 @@ class ArrivalsCursor:
 
     def __init__(self, arrivals: Arrivals, at: int, state: State | None) -> None:
         self._arrivals, self._at, self._done = arrivals, at, 0
+        self._settle = settled if arrivals.is_stream else _same
         self._cursor = self._open(state)
 
     def _open(self, state: State | None) -> Cursor:
@@ -115,7 +142,8 @@ class ArrivalsCursor:
 
     def state(self) -> State:
         """Return the position of the next block, with the files of its arrival."""
-        return {**self._arrivals.arrivals[self._at].head, "state": self._cursor.state()}
+        head = self._arrivals.arrivals[self._at].head
+        return {**head, "state": self._settle(self._cursor.state())}
 
     def progress(self) -> tuple[int, int]:
         """Return the progress over the arrivals of this cursor; see `Cursor`."""
@@ -128,6 +156,10 @@ class ArrivalsCursor:
     def close(self) -> None:
         """See `Cursor`."""
         self._cursor.close()
+
+
+def _same(state: State) -> State:
+    return state
 
 
 def arrival_of(state: State) -> int:

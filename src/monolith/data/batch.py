@@ -56,6 +56,10 @@ class Batch:
         labels     {"click": [1., 0.]}                              # float32 (n,) or (n, width)
         weight     [1., 1.]                                         # float32 (n,), or None
         time       [1700000000, 1700000003]                         # int64 (n,), or None
+        event_time 1700000003.25                                    # of a stream, or None
+
+    The event time of a batch is that of its newest sample, in seconds since 1970: when the sample
+    happened, as the stream or its column of times says, and not when it was read.
 
     Every column has a row for each of the n samples; the constructor checks this. A batch is a
     pytree, so `torch.utils._pytree.tree_map` and the pinning of a `DataLoader` reach its tensors.
@@ -74,6 +78,7 @@ class Batch:
     labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
     weight: torch.Tensor | None = None
     time: torch.Tensor | None = None
+    event_time: float | None = None
 
     def __post_init__(self) -> None:
         sizes = self._sizes()
@@ -143,18 +148,21 @@ class Batch:
             with_columns(self.labels, {name: move(part) for name, part in self.labels.items()}),
             None if self.weight is None else move(self.weight),
             None if self.time is None else move(self.time),
+            self.event_time,
         )
 
 
-def _flatten(batch: Batch) -> tuple[list[object], None]:
-    return [batch.features, batch.dense, batch.labels, batch.weight, batch.time], None
+def _flatten(batch: Batch) -> tuple[list[object], float | None]:
+    columns: list[object] = [batch.features, batch.dense, batch.labels, batch.weight, batch.time]
+    return columns, batch.event_time
 
 
-def _unflatten(leaves: Iterable[Any], _: None) -> Batch:
+def _unflatten(leaves: Iterable[Any], event_time: float | None) -> Batch:
     batch = object.__new__(Batch)  # `tree_map` may return leaves of any type
     names = ("features", "dense", "labels", "weight", "time")
     for name, leaf in zip(names, leaves, strict=True):
         object.__setattr__(batch, name, leaf)
+    object.__setattr__(batch, "event_time", event_time)
     return batch
 
 

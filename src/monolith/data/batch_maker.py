@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from monolith.data.batch import Batch, TensorColumns
@@ -15,6 +16,10 @@ from monolith.ops.ragged_columns import ColumnNames
 
 if TYPE_CHECKING:
     import monolith._native as _native
+
+
+EVENT_TIME = "__event_time__"
+"""Column of a block of a stream: event time of each sample, in milliseconds since 1970."""
 
 
 class BatchMaker:
@@ -36,6 +41,7 @@ class BatchMaker:
         columns: columns of the batch; a block may have more.
         is_ahead: whether the core copies on its own thread; if not, `copy` copies.
         left_out: columns of the source that nothing reads; a batch refuses their names.
+        has_event_times: whether batches have event times, as those of streams do.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class BatchMaker:
         *,
         is_ahead: bool = False,
         left_out: frozenset[str] = frozenset(),
+        has_event_times: bool = False,
     ) -> None:
         ids = [column.name for column in columns.id_columns]
         self._dense = [column.name for column in columns.dense_columns]
@@ -60,6 +67,23 @@ class BatchMaker:
         self._ahead = self._native.CopyAhead() if is_ahead else None
         self._opened: dict[int, tuple[pa.RecordBatch, _native.ArrowBlock]] = {}
         self._one_each = torch.arange(1, device="cpu")
+        self._has_event_times = has_event_times
+
+    def event_time(self, parts: Sequence[Part]) -> float | None:
+        """Return the newest event time of the samples of a batch; None without event times."""
+        if not self._has_event_times:
+            return None
+        times = [self._newest(block.slice(*rows)) for block, *rows in parts]
+        return max((time for time in times if time is not None), default=None)
+
+    def _newest(self, rows: pa.RecordBatch) -> float | None:
+        """Return the newest event time of rows: as their source says it, or by their time."""
+        for name, unit in ((EVENT_TIME, 1e3), (self._time, 1.0)):
+            at = -1 if name is None else rows.schema.get_field_index(name)
+            if at >= 0:
+                newest = pc.max(rows.column(at)).as_py()
+                return None if newest is None else newest / unit
+        return None
 
     def copy(self, parts: Sequence[Part]) -> "_native.BlockCopy":
         """Begin to copy the samples of a batch.
@@ -100,7 +124,7 @@ class BatchMaker:
         ]
         return block.cast(pa.schema(fields), safe=False)
 
-    def batch(self, copy: "_native.BlockCopy") -> Batch:
+    def batch(self, copy: "_native.BlockCopy", event_time: float | None = None) -> Batch:
         """Return the batch on the memory of a copy; waits for the copy."""
         num_rows, widths = copy.num_rows, copy.widths
         tensors: Any = copy.tensors()
@@ -119,6 +143,7 @@ class BatchMaker:
             self._tensors(self._labels, parts),
             None if self._weight is None else parts[self._weight],
             None if self._time is None else times,
+            event_time,
         )
 
     def _tensors(

@@ -1,6 +1,7 @@
 """`Pipeline`: shuffle, shard, map, filter, batch and prefetch samples, with an exact state."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -16,7 +17,7 @@ from monolith.data.arrivals import first_arrival, resumed_arrivals
 from monolith.data.batches import STATE_VERSION, Batches
 from monolith.data.columns import Columns, IdColumn
 from monolith.data.convert import BadSamples
-from monolith.data.cursor import Stage, State
+from monolith.data.cursor import Stage, State, is_stream
 from monolith.data.epochs import Cache, Repeat
 from monolith.data.files.file_source import FileSource
 from monolith.data.flows.flow_reader import Flow
@@ -358,10 +359,41 @@ class Pipeline:
             _check_positive("repeat", "epochs", num_epochs)
         return self._then(Repeat(self.stage, num_epochs))
 
-    def batch(self, num_samples: int, *, drop_remainder: bool = False) -> "Pipeline":
-        """Form batches of `num_samples` samples; the last batch has the rest, or is dropped."""
+    def batch(
+        self,
+        num_samples: int,
+        *,
+        drop_remainder: bool = False,
+        seconds: float | None = None,
+    ) -> "Pipeline":
+        """Form batches of `num_samples` samples; the last batch has the rest, or is dropped.
+
+        Args:
+            num_samples: number of samples of a batch.
+            drop_remainder: whether the last batch is dropped if the data ends within it.
+            seconds: for streams, the longest time that the first sample of a batch waits for the
+                others: a batch ends by size or by time, whichever comes first. None waits for all
+                samples.
+
+        Raises:
+            ValueError: a number is too small, or there is no stream to wait for.
+        """
         _check_positive("batch", "samples", num_samples)
-        return self._then(stages.Blocks(self.stage, num_samples, drop_remainder))
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(
+                f"[Pipeline.batch] expected seconds above 0 and finite, got {seconds!r}"
+            )
+        if seconds is not None and not self.is_stream:
+            raise ValueError(
+                f"[Pipeline.batch] expected a stream with seconds={seconds}, got a source that "
+                "ends, whose batches are full but for the last one; leave seconds out"
+            )
+        return self._then(stages.Blocks(self.stage, num_samples, drop_remainder, seconds))
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether a source has no end, so that an iteration waits for more samples."""
+        return is_stream([self.stage])
 
     def prefetch(self, num_batches: int = 2) -> "Pipeline":
         """Prepare batches ahead on another thread, and decode files ahead of that thread."""

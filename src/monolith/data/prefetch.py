@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _PATIENCE_SECONDS = 5.0  # wait for a thread at the end of the program
+_TICK_SECONDS = 0.1  # between two calls of `on_wait`
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class PrefetchedBatch:
     copied: "_native.BlockCopy | None"  # None at the end
     state: State
     progress: tuple[int, int]
+    event_time: float | None = None
 
     def is_end(self) -> bool:
         """Whether the source has ended."""
@@ -58,7 +60,8 @@ class BatchCopier:
         try:
             parts = cursor.next_parts()
             copy = None if parts is None else self._batches.copy(parts)
-            self.last = PrefetchedBatch(copy, cursor.state(), cursor.progress())
+            event_time = None if parts is None else self._batches.event_time(parts)
+            self.last = PrefetchedBatch(copy, cursor.state(), cursor.progress(), event_time)
         except BaseException:
             cursor.close()  # the traceback of a stored error may hold the cursor
             raise
@@ -86,12 +89,20 @@ class Prefetch(Generic[_T]):
         depth: largest number of waiting results.
         is_last: whether a result is the last one.
         name: name of the thread.
+        interrupt: function that ends a wait within `make` when the thread is to end; None if `make`
+            does not wait.
     """
 
     def __init__(
-        self, make: Callable[[], _T], depth: int, is_last: Callable[[_T], bool], name: str
+        self,
+        make: Callable[[], _T],
+        depth: int,
+        is_last: Callable[[_T], bool],
+        name: str,
+        interrupt: Callable[[], None] | None = None,
     ) -> None:
         self._make, self._depth, self._is_last = make, depth, is_last
+        self._interrupt = interrupt
         self._ready: deque[_T | _Failure] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -136,8 +147,16 @@ class Prefetch(Generic[_T]):
     def _has_room(self) -> bool:
         return self._is_closed or len(self._ready) < self._depth
 
-    def next(self) -> _T:
-        """Return the next result; after the last result or an error, the same again."""
+    def next(self, on_wait: Callable[[], None] | None = None) -> _T:
+        """Return the next result; after the last result or an error, the same again.
+
+        Args:
+            on_wait: function that is called again and again while there is no result; its errors
+                end the wait.
+        """
+        if on_wait is not None:
+            while not self._wait(_TICK_SECONDS):
+                on_wait()
         with self._changed:
             while not self._ready:
                 if self._is_closed and not self._thread.is_alive():
@@ -151,6 +170,13 @@ class Prefetch(Generic[_T]):
             raise result.error
         return result
 
+    def _wait(self, seconds: float) -> bool:
+        """Wait for a result, or for the end of the thread; return whether there is one."""
+        with self._changed:
+            if not self._ready and self._thread.is_alive():
+                self._changed.wait(seconds)
+            return bool(self._ready) or not self._thread.is_alive()
+
     def stop_with(self, owner: object) -> None:
         """Call `stop` after the owner is deleted; keeps no frames, which may hold the owner."""
         weakref.finalize(owner, _stop, weakref.ref(self))
@@ -161,6 +187,8 @@ class Prefetch(Generic[_T]):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        if self._interrupt is not None:
+            self._interrupt()
 
     def close(self) -> None:
         """Stop the thread; waits for its current call."""

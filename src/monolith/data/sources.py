@@ -11,6 +11,7 @@ from monolith.data.files.file_queue import QueueReader, QueueSource
 from monolith.data.files.file_source import FileFormat, FileSource, schema_of
 from monolith.data.files.listing import Paths, find_files
 from monolith.data.files.parquet import ArrowFormat, ParquetFormat
+from monolith.data.files.stream_uri import is_stream_uri
 from monolith.data.files.text import CsvFormat, JsonLinesFormat
 from monolith.data.memory import SyntheticSource, TableSource, as_table
 from monolith.data.pipeline import Pipeline
@@ -29,8 +30,9 @@ def from_files(
     """Read samples of files of one format.
 
     Args:
-        paths: files, globs or folders, on local disks or any file system of fsspec; or
-            `FileQueue.reader`, the files that a queue hands to a worker, which needs `columns`.
+        paths: files, globs or folders, on local disks or any file system of fsspec; or the URI of a
+            stream (`monolith.data.stream.stream_uri`); or `FileQueue.reader`, the files that a
+            queue hands to a worker, which needs `columns`.
         file_format: format of the files.
         columns: columns to read; None chooses all columns by `Columns.infer`.
         label: name of the label column, or several names; only without `columns`.
@@ -45,6 +47,10 @@ def from_files(
         if columns is None:
             raise ValueError("[data] expected columns for the files of a queue; give columns=")
         return Pipeline(QueueSource(paths, file_format, columns, bad), columns, bad)
+    if is_stream_uri(paths):
+        from monolith.data.stream.open_stream import open_stream  # late: streams are pipelines
+
+        return open_stream(str(paths), file_format, columns, label, on_error)
     files, declared = find_files(paths), columns
     if columns is None or label is not None or file_format.has_schema:
         schema = schema_of(files, file_format)

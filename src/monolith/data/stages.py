@@ -1,14 +1,24 @@
 """Stages between a source and the batches; `cursor.py` defines stages."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from monolith.data.cursor import NO_COLUMNS, Cursor, Stage, StageCursor, State, source_state
+from monolith.data.cursor import (
+    NO_COLUMNS,
+    Cursor,
+    NothingYetError,
+    SourceWait,
+    Stage,
+    StageCursor,
+    State,
+    source_state,
+)
 from monolith.data.order import permutation
 from monolith.errors import InvalidArgumentError
 
@@ -35,21 +45,42 @@ def next_parts(cursor: Cursor) -> list[Part] | None:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of exactly `size` samples; the last block may be shorter, or is dropped."""
+    """Blocks of exactly `size` samples; the last block may be shorter, or is dropped.
+
+    Args:
+        source: previous stage.
+        size: number of samples of a block.
+        drops_rest: whether a shorter last block is dropped.
+        seconds: time from the first sample of a block on, after which the block ends with fewer
+            samples; None waits for all of them.
+        wait: wait of the streams below; needed with `seconds`.
+    """
 
     source: Stage
     size: int
     drops_rest: bool = False
+    seconds: float | None = None
+    wait: SourceWait | None = field(default=None, repr=False, compare=False)
     reads: ClassVar[frozenset[str]] = NO_COLUMNS
 
     def describe(self) -> list[str]:
         """See `Stage`."""
         rest = ", the rest dropped" if self.drops_rest else ""
-        return [*self.source.describe(), f"blocks of {self.size}{rest}"]
+        timed = "" if self.seconds is None else ", or fewer by time"
+        return [*self.source.describe(), f"blocks of {self.size}{timed}{rest}"]
 
     def open(self, epoch: int, state: State | None = None) -> Cursor:
         """See `Stage`."""
         return _BlocksCursor(self, self.source.open(epoch, source_state(state)), state)
+
+
+class _Waiting(NamedTuple):
+    """A waiting block, with state and progress of the source before it, and when it came."""
+
+    block: pa.RecordBatch
+    before: State
+    position: int
+    came: float
 
 
 class _BlocksCursor(StageCursor):
@@ -58,8 +89,7 @@ class _BlocksCursor(StageCursor):
         self._stage = stage
         # Number of used samples of the first waiting block.
         self._skip = 0 if state is None else state["skip"]
-        # Each waiting block has the state and the progress of the source before the block.
-        self._waiting: list[tuple[pa.RecordBatch, State, int]] = []
+        self._waiting: list[_Waiting] = []
         self._count = -self._skip  # number of waiting samples
         self._is_over = False
 
@@ -68,23 +98,47 @@ class _BlocksCursor(StageCursor):
         return None if parts is None else concat([block.slice(*rows) for block, *rows in parts])
 
     def next_parts(self) -> list[Part] | None:
-        while self._count < self._stage.size and not self._is_over:
-            before, position = self._source.state(), self._source.progress()[0]
-            block = self._source.next()
-            if block is None:
-                self._is_over = True
-            else:
-                self._waiting.append((block, before, position))
-                self._count += block.num_rows
-        if self._count <= 0 or (self._count < self._stage.size and self._stage.drops_rest):
+        try:
+            while self._count < self._stage.size and not self._is_over:
+                before, position = self._source.state(), self._source.progress()[0]
+                block = self._read()
+                if block is None:
+                    self._is_over = True
+                else:
+                    came = 0.0 if self._stage.seconds is None else time.monotonic()
+                    self._waiting.append(_Waiting(block, before, position, came))
+                    self._count += block.num_rows
+        except NothingYetError:
+            if self._stage.seconds is None or self._count <= 0:
+                raise  # the deadline of a stage above
+        is_rest = self._is_over and self._count < self._stage.size
+        if self._count <= 0 or (is_rest and self._stage.drops_rest):
             return None
         return self._take(min(self._count, self._stage.size))
+
+    def _read(self) -> pa.RecordBatch | None:
+        """Return the next block of the source.
+
+        Raises:
+            NothingYetError: the time of the samples that wait is over.
+        """
+        wait, seconds = self._stage.wait, self._stage.seconds
+        if wait is None or seconds is None or self._count <= 0:
+            return self._source.next()
+        end, above = self._waiting[0].came + seconds, wait.deadline
+        if time.monotonic() >= end:
+            raise NothingYetError
+        wait.deadline = end if above is None else min(end, above)
+        try:
+            return self._source.next()
+        finally:
+            wait.deadline = above
 
     def _take(self, size: int) -> list[Part]:
         self._count -= size
         parts = []
         while size > 0:
-            block = self._waiting[0][0]
+            block = self._waiting[0].block
             count = min(size, block.num_rows - self._skip)
             if count > 0:
                 parts.append((block, self._skip, count))
@@ -96,7 +150,7 @@ class _BlocksCursor(StageCursor):
         return parts
 
     def state(self) -> State:
-        before = self._waiting[0][1] if self._waiting else self._source.state()
+        before = self._waiting[0].before if self._waiting else self._source.state()
         return {"source": before, "skip": self._skip}
 
     def progress(self) -> tuple[int, int]:
@@ -104,7 +158,7 @@ class _BlocksCursor(StageCursor):
         position, total = self._source.progress()
         if not self._waiting:
             return position, total
-        first = self._waiting[0][2]
+        first = self._waiting[0].position
         return first + (position - first) * self._skip // (self._skip + self._count), total
 
 

@@ -240,7 +240,7 @@ class StepResults:
 class Hook:
     """Base class of hooks, whose methods are called around the steps of a run.
 
-        begin, after_create_session, (before_run, step, after_run) ..., end
+        begin, after_create_session, (before_run, idle ..., step, after_run) ..., end
 
     Every method does nothing unless overridden. Hooks are called in the order of their list. When
     the run fails, `end` is not called: add a clean-up to the coordinator for work that must happen
@@ -261,6 +261,13 @@ class Hook:
 
         The callables of a step are called in hook order on one thread, or before the step on the
         calling thread if the run does not overlap; their results are `results.extra`.
+        """
+
+    def idle(self, ctx: StepContext) -> None:
+        """Run again and again while a step of a trainer waits for its samples.
+
+        It is called on the thread of the steps, about five times a second. Nothing of the step has
+        begun: what a hook saves here is the state after the step before.
         """
 
     def after_run(self, ctx: StepContext, results: StepResults) -> None:

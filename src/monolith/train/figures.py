@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SAMPLES_AT_ONCE = 1024
+_IDLE_SECONDS = 1.0  # least time between two reports of a stream that waits
 
 
 class Metric(Protocol):
@@ -51,6 +52,40 @@ class Metric(Protocol):
 
 
 @dataclass(frozen=True)
+class WindowScores:
+    """The progressive scores of a window that has ended; see `monolith.train.online`.
+
+    Attributes:
+        kind: Kind of the window: "samples", or "time".
+        number: Number of the window: from 0, or that of its interval since 1970.
+        num_samples: Number of its samples.
+        scores: Metrics by name; metrics without a value are left out.
+    """
+
+    kind: str
+    number: int
+    num_samples: int
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StreamFigures:
+    """How far a run is behind its stream, at the time of a report.
+
+    Attributes:
+        freshness_seconds: Time from the newest event that is trained until now; None without times.
+        lag: Number of messages that are there and not read; None if unknown.
+        num_late: Number of samples that came too late, since the process began to read.
+        num_bad: Number of messages and samples that could not be read, likewise.
+    """
+
+    freshness_seconds: float | None
+    lag: int | None
+    num_late: int
+    num_bad: int
+
+
+@dataclass(frozen=True)
 class Figures:
     """The figures of a report: losses, metrics and speed since the last report, and table sizes.
 
@@ -71,6 +106,8 @@ class Figures:
             several workers.
         prefetch: Number of steps read ahead at the time of the report.
         share: Share of the source that is read, 0 to 1; None if the size is unknown.
+        windows: Kind -> progressive scores of the last window that has ended.
+        stream: How far the run is behind its stream; None without a stream.
     """
 
     step: int
@@ -87,6 +124,8 @@ class Figures:
     staleness_bound: int = 0
     prefetch: int = 0
     share: float | None = None
+    windows: Mapping[str, WindowScores] = field(default_factory=dict)
+    stream: StreamFigures | None = None
 
 
 class ReportHook(Hook):
@@ -277,6 +316,11 @@ class Meter:
         num_samples = self.num_samples - self._num_before
         return num_samples / max(self._seconds() - self._begin, 1e-9)
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the last report; pauses do not count."""
+        return self._seconds() - self._begin
+
     def state_dict(self) -> dict[str, Any]:
         """Return the sums, the states of the metrics that have `state_dict`, and pending batches.
 
@@ -381,7 +425,7 @@ class FiguresHook(Hook):
         meter: Meter that sums losses and metrics.
         reader: Reader of the run, whose capacity is a figure.
         hooks: Hooks of the run.
-        share: Function that returns the share of the source that is read; None if unknown.
+        source: Function that returns the figures of the source, and of windows, by field.
 
     Attributes:
         meter: Meter with the sums since the last report.
@@ -394,9 +438,9 @@ class FiguresHook(Hook):
         meter: Meter,
         reader: "StepReader[Any]",
         hooks: Sequence[Hook],
-        share: Callable[[], float | None],
+        source: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._trainee, self._reader, self._share = trainee, reader, share
+        self._trainee, self._reader, self._source = trainee, reader, source
         self._listeners = [hook for hook in hooks if isinstance(hook, ReportHook)]
         self.meter = meter
         self.last: Figures | None = None
@@ -411,6 +455,12 @@ class FiguresHook(Hook):
         every, step = self._trainee.settings.log_every, ctx.run.global_step or 0
         if every and step % every == 0:
             self._report(step)
+
+    def idle(self, ctx: StepContext) -> None:
+        """Report the samples of a stream that waits: the next ones may be long in coming."""
+        is_new = self.meter.num_samples and self.meter.seconds >= _IDLE_SECONDS
+        if is_new and self._source()["stream"] is not None:
+            self._report(ctx.run.global_step or 0)
 
     def end(self, run: Run) -> None:
         """Report the remaining samples; a run without a step has figures, but no report."""
@@ -440,5 +490,5 @@ class FiguresHook(Hook):
             staleness=meter.staleness,
             staleness_bound=bound,
             prefetch=self._reader.capacity,
-            share=self._share(),
+            **self._source(),
         )

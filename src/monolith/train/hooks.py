@@ -243,6 +243,10 @@ class RunLockHook(Hook):
         """Check after each step; hooks that save come later."""
         self._check()
 
+    def idle(self, ctx: StepContext) -> None:
+        """Check before hooks save while a step waits for its samples."""
+        self._check()
+
     def end(self, run: Run) -> None:
         """Check before hooks save the end of the run."""
         self._check()

@@ -283,6 +283,7 @@ def _with_columns(batch: Batch, columns: Sequence[torch.Tensor]) -> Batch:
         with_columns(batch.labels, labels),
         None if batch.weight is None else next(rest),
         None if batch.time is None else next(rest),
+        batch.event_time,
     )
 
 

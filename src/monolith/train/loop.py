@@ -10,18 +10,16 @@ stages 5 to 7.
 import contextlib
 import functools
 import math
-import time
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import profiler
 
 from monolith.cluster.data_service.served_batches import ServedBatches
 from monolith.cluster.ranks.key_exchange import KeyMessages
-from monolith.data import Batch
+from monolith.data import Batch, Batches
 from monolith.errors import FailedPreconditionError
 from monolith.train.driver import (
     PREEMPTION_ERRORS,
@@ -33,14 +31,17 @@ from monolith.train.driver import (
 )
 from monolith.train.inputs import DeviceInputs, Inputs, Trainee
 from monolith.train.non_finite import loss_error
+from monolith.train.online.online_source import OnlineBatches
 from monolith.train.read_ahead import StepReader
 from monolith.train.roles.job_source import JobSource, source_position
 from monolith.train.run_state import (
     BufferCopies,
     RunState,
+    position_of,
     set_random_states,
     torch_states,
 )
+from monolith.train.step.step_stages import Stages
 from monolith.train.task import Task
 
 
@@ -106,79 +107,6 @@ class StepOutput(NamedTuple):
         if not self.parts:
             return math.nan
         return sum(part.loss or 0.0 for part in self.parts) / len(self.parts)
-
-
-class Stage:
-    """A stage of a step as a context: its time so far, and its name in a trace of torch's profiler.
-
-    One thread at a time may be in a stage; any thread may read its attributes.
-
-    Args:
-        name: Name of the stage.
-
-    Attributes:
-        name: Name of the stage.
-        is_timed: Whether the stage is timed.
-        seconds: Sum of the measured times; a stage that raises an error adds none.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name, self.is_timed = name, False
-        self.seconds = 0.0
-        self._begin: float | None = None
-        self._range: profiler.record_function | None = None
-
-    def __enter__(self) -> None:
-        if profiler._is_profiler_enabled:
-            self._range = profiler.record_function(f"monolith.{self.name}")
-            self._range.__enter__()  # type: ignore[no-untyped-call]
-        if self.is_timed:
-            self._begin = time.perf_counter()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        begin, self._begin = self._begin, None
-        if begin is not None and kind is None:
-            self.seconds += time.perf_counter() - begin
-        if self._range is not None:
-            self._range.__exit__(kind, error, traceback)
-            self._range = None
-
-
-class Stages:
-    """The stages of a step, by name in `all`.
-
-    Attributes:
-        read: Take the batches of a step from the source, on a thread with prefetch.
-        lookup: Look up the rows of a step, on a thread with prefetch.
-        send: Copy rows and columns into pinned memory, from which they go to the device of the
-            dense model; on the thread of the lookup. 0 on the CPU.
-        wait: Wait for the batches and rows of a step; without prefetch, this is read, lookup and
-            send.
-        forward: Compute loss and predictions; on a device, start to compute them.
-        backward: Compute gradients and queue those of the tables, after the update of the step
-            before; on a device, start to compute them.
-        copy: Wait until a device has computed and copied loss, predictions and gradients of rows.
-            0 on the CPU.
-        update: Update the dense parameters and tables; with push, start the update of the tables.
-        step: The whole step, from wait to update, without hooks.
-    """
-
-    def __init__(self) -> None:
-        self.read, self.lookup, self.wait = Stage("read"), Stage("lookup"), Stage("wait")
-        self.send, self.copy = Stage("send"), Stage("copy")
-        self.forward, self.backward = Stage("forward"), Stage("backward")
-        self.update, self.step = Stage("update"), Stage("step")
-        self.all: tuple[Stage, ...] = tuple(vars(self).values())
-
-    def start_timing(self) -> None:
-        """Time all stages from now on."""
-        for stage in self.all:
-            stage.is_timed = True
 
 
 class Attempt(NamedTuple):
@@ -267,12 +195,6 @@ def _queue_gradients(parts: Sequence[Part]) -> None:
             part.inputs.queue_gradients()
 
 
-def position_of(batches: Iterator[Batch]) -> Any:
-    """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
-    state_dict = getattr(batches, "state_dict", None)
-    return None if state_dict is None else state_dict()
-
-
 class TrainLoop(Hook):
     """The training loop: the step function of `drive`, and the first hook of the run.
 
@@ -317,7 +239,8 @@ class TrainLoop(Hook):
         self._is_stopping, self.stages = False, Stages()
         self._queues_late = _may_queue_late(trainee)
         self._last_step = None if settings.steps is None else state.first + settings.steps
-        self.reader: StepReader[StepInput] = StepReader(self.read, capacity)
+        is_stream = getattr(batches, "is_stream", False)
+        self.reader: StepReader[StepInput] = StepReader(self.read, capacity, is_endless=is_stream)
         self.updates = Updates(state, is_async=settings.push > 0)
 
     def read(self) -> StepInput:
@@ -548,6 +471,21 @@ class TrainLoop(Hook):
             self.batches.stop()
         self.reader.stop()
 
+    def reason_of_end(self, received: signal.Signals | None, *, is_early: bool) -> str:
+        """Return the reason of the end of the run; see `FitResult.ended`.
+
+        Args:
+            received: Signal that has ended the run; None without one.
+            is_early: Whether its evaluations have ended the run.
+        """
+        if received is not None:
+            return "terminated" if received == signal.SIGTERM else "interrupted"
+        if is_early:
+            return "early stop"
+        if self._last_step is not None and (self._run.global_step or 0) >= self._last_step:
+            return "steps"
+        return "end of data" if self.has_data_ended else "stopped"
+
     @property
     def is_stopping(self) -> bool:
         """Whether `stop` was called."""
@@ -565,10 +503,14 @@ class TrainLoop(Hook):
             self._random = torch_states()
             if isinstance(self.batches, ServedBatches):
                 self.batches.on_wait = self.reader.on_wait
+            elif isinstance(self.batches, Batches | JobSource | OnlineBatches):
+                self.batches.on_wait = self.reader.while_waiting
             try:
                 batch = next(self.batches)
             except StopIteration:
                 self._check_source_alive()
+                if getattr(self.batches, "is_interrupted", False):
+                    raise  # the run is to end, and not the data
                 self.has_data_ended = True
             except PREEMPTION_ERRORS as error:
                 self._source_error = error

@@ -1,6 +1,7 @@
 """Read batches ahead of the steps of a run, and measure whether that pays."""
 
 import logging
+import math
 import statistics
 import threading
 import time
@@ -8,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from monolith.data.cursor import WaitEndedError
 from monolith.errors import DeadlineExceededError
 from monolith.train.driver import Coordinator, Hook, StepContext, StepResults
 from monolith.util.waiting import DEFAULT_TIMEOUT_SECONDS, wait_until
@@ -27,6 +29,7 @@ class StepReader(Generic[T]):
     Args:
         make: Function that makes the item of the next step, or raises `StopIteration` at the end.
         capacity: Number of steps to read ahead.
+        is_endless: Whether the source is a stream, for which `take` waits without a limit.
         timeout_seconds: Limit on the wait of `take` for the thread.
 
     Attributes:
@@ -39,9 +42,11 @@ class StepReader(Generic[T]):
         make: Callable[[], T],
         capacity: int,
         *,
+        is_endless: bool = False,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
-        self._make, self.timeout_seconds = make, timeout_seconds
+        self._make = make
+        self.timeout_seconds = math.inf if is_endless else timeout_seconds
         self._capacity = capacity
         self.on_wait: Callable[[], None] | None = None
         # Re-entrant, so that a signal handler may call `stop` while its thread holds the lock.
@@ -114,6 +119,18 @@ class StepReader(Generic[T]):
                 raise self._error
             self._num_made += 1
         return self._make()
+
+    def while_waiting(self) -> None:
+        """Call `on_wait`, for a source that waits for a stream.
+
+        Raises:
+            WaitEndedError: The reader was stopped, or the run is to end.
+        """
+        is_over = self._coordinator is not None and self._coordinator.stop_requested
+        if self._is_stopped or is_over:
+            raise WaitEndedError
+        if self.on_wait is not None:
+            self.on_wait()
 
     def finish(self) -> None:
         """Note that the step of the last item has finished, with its update applied or started."""

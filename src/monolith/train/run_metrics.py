@@ -12,10 +12,16 @@ from monolith.nn import Features
 from monolith.observe.metrics import MetricsSink, MultiSink, NullSink
 from monolith.observe.summaries import SUMMARIES, TensorSummaries
 from monolith.train.driver import Coordinator, Run, StepContext, StepResults
-from monolith.train.figures import Figures, ReportHook, TableCounts, table_counts
+from monolith.train.figures import (
+    Figures,
+    ReportHook,
+    StreamFigures,
+    TableCounts,
+    table_counts,
+)
 
 if TYPE_CHECKING:
-    from monolith.train.loop import Stages
+    from monolith.train.step.step_stages import Stages
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +127,8 @@ class MetricsHook(ReportHook):
         }
         if figures.share is not None:
             gauges["run/share"] = figures.share
+        if figures.stream is not None:
+            gauges |= _stream_gauges(figures.stream)
         for name, value in gauges.items():
             sink.gauge(name, value, {})
         if self._clock() >= self._next_bytes:
@@ -204,6 +212,15 @@ class MetricsHook(ReportHook):
         fields = {"step": self._step, "error": type(error).__name__, "text": str(error)}
         self._sink.event("run_failed", fields)
         self._sink.flush(self._step)
+
+
+def _stream_gauges(stream: StreamFigures) -> dict[str, float]:
+    gauges: dict[str, float] = {"stream/late": stream.num_late, "stream/bad": stream.num_bad}
+    if stream.freshness_seconds is not None:
+        gauges["stream/freshness_seconds"] = stream.freshness_seconds
+    if stream.lag is not None:
+        gauges["stream/lag"] = stream.lag
+    return gauges
 
 
 def write_evaluation(

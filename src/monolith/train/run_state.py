@@ -19,6 +19,7 @@ from monolith.train.rates import RateValue
 
 if TYPE_CHECKING:
     from monolith.train.figures import Meter
+    from monolith.train.online.score_windows import AllWindows
 
 
 RANDOM_NAMES = ("random", "cuda_random", "python_random", "numpy_random")
@@ -34,6 +35,12 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
+
+
+def position_of(batches: Iterator[Batch]) -> Any:
+    """Return the source position of the next batch, `state_dict()` of the iterator, or None."""
+    state_dict = getattr(batches, "state_dict", None)
+    return None if state_dict is None else state_dict()
 
 
 def random_states() -> dict[str, Any]:
@@ -307,6 +314,8 @@ class RunState:
         self.is_torn = False
         self._checkpoint: tuple[str, int] | None = None  # of this `fit`, and its num_samples
         self._meter: Meter | None = None
+        self._windows: AllWindows | None = None  # of progressive scores
+        self._window_state: Any = None  # restored
         self._sums: Any = None  # restored state of a meter
         self._random: dict[str, Any] | None = None  # restored state of the generators
 
@@ -338,7 +347,7 @@ class RunState:
     def _iterate(self, source: Iterable[Batch], *, is_restored: bool) -> Iterator[Batch]:
         if not is_restored:
             self.first, self.best, self.num_worse = self.step, None, 0
-            self._sums, self.num_before = None, 0
+            self._sums, self._window_state, self.num_before = None, None, 0
         elif self.position is not None and hasattr(source, "resume"):
             batches: Iterator[Batch] = source.resume(self.position)
             return batches
@@ -357,13 +366,20 @@ class RunState:
 
         Tables, parameters, optimizer and step stay as they were restored.
         """
-        self._random, self._sums, self.position = None, None, None
+        self._random, self._sums, self._window_state, self.position = None, None, None, None
 
-    def watch(self, meter: "Meter") -> None:
-        """Include the meter of a `fit` in the state; after a restore, load its saved sums."""
-        self._meter = meter
+    def watch(self, meter: "Meter", windows: "AllWindows | None" = None) -> None:
+        """Include the sums of a `fit` in the state; after a restore, load those that were saved.
+
+        Args:
+            meter: Sums since the last report.
+            windows: Windows of progressive scores; None without them.
+        """
+        self._meter, self._windows = meter, windows
         if self._sums is not None:
             meter.load_state_dict(self._sums)
+        if windows is not None and self._window_state is not None:
+            windows.load_state_dict(self._window_state)
 
     @property
     def checkpoint(self) -> str | None:
@@ -426,6 +442,7 @@ class RunState:
             "num_worse": self.num_worse,
             "samples": self.num_trained,
             "figures": self.figures_state(),
+            "windows": self._windows_state(),
             "clock": self._clock.state_dict(),
             "rates": self.rates,
             **random_states(),
@@ -441,6 +458,11 @@ class RunState:
         """Return the sums of the meter since the last report."""
         return self._sums if self._meter is None else self._meter.state_dict()
 
+    def _windows_state(self) -> Any:
+        if self._windows is not None:
+            return self._windows.state_dict()
+        return self._window_state if self._meter is None else None
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state, so that the next `fit` goes on with the saved one."""
         self._run.global_step = state["step"]
@@ -451,6 +473,7 @@ class RunState:
         self.is_torn = False
         # Older checkpoints have no figures and no rates.
         self._meter, self._sums = None, None if self.rank else state.get("figures")
+        self._windows, self._window_state = None, state.get("windows")
         self.saved_rates = state.get("rates")
         self._clock.load_state_dict(state["clock"])
         others = state.get(RANK_STATES, [])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from monolith.observe.alerts import AlertRule
 from monolith.train.driver import MAX_RECOVERIES
+from monolith.util.tide_window import TideWindow
 
 AUTO = "auto"
 """Value of `TrainSettings.prefetch`: measure, and prefetch only if steps become faster."""
@@ -18,6 +19,9 @@ SAVE_RATE = 100.0
 
 FULL_EVERY = 10
 """Default number of links until a full checkpoint is made."""
+
+SCORE_SAMPLES, SCORE_SECONDS = 100_000, 60.0
+"""Windows of progressive scores of a stream."""
 
 SKIP, WAIT = "skip", "wait"
 """Values of `TrainSettings.busy_save`."""
@@ -95,6 +99,13 @@ class TrainSettings:
             any checkpoint without `background_saves`.
         max_recoveries: Largest number of recoveries from an `AbortedError` in a row without a new
             step; 0 ends the run at the first one, and saves a copy of the model's buffers per step.
+        score_samples: Number of samples of each window of progressive scores, metrics of
+            predictions from before the samples were learned; 0 scores none, and None means 100,000
+            for a stream, else 0.
+        score_seconds: Seconds of event time of each window of progressive scores; 0 scores none,
+            and None means 60 for a stream, else 0.
+        hours: Hours of the day in UTC in which the run trains, such as "22:00-06:00"; outside of
+            them it saves and stands. None trains always.
         alerts: Rules over the figures of a run, such as "loss>1.5". A rule that a figure breaks is
             told once to log and metrics, until the figure has come back.
 
@@ -130,6 +141,9 @@ class TrainSettings:
     keep: int = 5
     ignore_save_errors: bool = False
     max_recoveries: int = MAX_RECOVERIES
+    score_samples: int | None = None
+    score_seconds: float | None = None
+    hours: str | None = None
     alerts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -142,7 +156,12 @@ class TrainSettings:
             _check_at_least("TrainSettings", name, getattr(self, name), least)
         for name in ("evict_every", "keep", "max_recoveries"):
             _check_at_least("TrainSettings", name, getattr(self, name), 0)
-        for name, least in (("steps", 1), ("threads", 1), ("save_every", 0)):
+        for name, least in (
+            ("steps", 1),
+            ("threads", 1),
+            ("save_every", 0),
+            ("score_samples", 0),
+        ):
             if getattr(self, name) is not None:
                 _check_at_least("TrainSettings", name, getattr(self, name), least)
         if self.prefetch != AUTO:
@@ -167,6 +186,13 @@ class TrainSettings:
                 "[TrainSettings] expected save_seconds above 0 and finite, got "
                 f"{self.save_seconds!r}"
             )
+        if self.score_seconds is not None and not 0 <= self.score_seconds < math.inf:
+            raise ValueError(
+                "[TrainSettings] expected score_seconds >= 0 and finite, got "
+                f"{self.score_seconds!r}"
+            )
+        if self.hours is not None:
+            TideWindow.of(self.hours)
         check_save_options("TrainSettings", save_rate=self.save_rate, busy_save=self.busy_save)
         for text in self.alerts:
             AlertRule.of(text)

@@ -2,9 +2,8 @@
 
 import contextlib
 import os
-import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,9 +31,10 @@ from monolith.train.controlled.run_control import (
     check_control,
     control_hooks,
 )
+from monolith.train.controlled.tide_hook import tide_hooks
 from monolith.train.debugging_files import write_debugging_files
 from monolith.train.driver import Hook, Run, drive
-from monolith.train.figures import ALERT_FIGURES, Meter, alert_hooks, label_of, share_read
+from monolith.train.figures import ALERT_FIGURES, alert_hooks, label_of
 from monolith.train.hooks import (
     EvalHook,
     EvictHook,
@@ -47,7 +47,9 @@ from monolith.train.hooks import (
 from monolith.train.hosting import engine_maker, host_parameters, table_maker, transfer_to
 from monolith.train.inputs import TaskColumns, Trainee
 from monolith.train.interrupt import Interrupt
-from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop, position_of
+from monolith.train.loop import BatchOutput, SourceBatch, TrainLoop
+from monolith.train.online.idle_calls import IdleCalls
+from monolith.train.online.online_hook import OnlineHook, check_scores
 from monolith.train.ranks.rank_loop import RankLoop, figures_hook, join_ranks, make_loop
 from monolith.train.ranks.rank_sync import RankSync, rank_source, reader_of, settings_of_rank
 from monolith.train.rates import TaskRates
@@ -67,6 +69,7 @@ from monolith.train.run_state import (
     EvaluationCut,
     RunState,
     StepClock,
+    position_of,
     seed_all,
     torch_threads,
 )
@@ -178,6 +181,7 @@ class Trainer:
         dense = task.optimizer(self.model)
         for parameter, state in self.hosted:
             if dense is not None:
+                state.update({**dense.state.get(parameter, {}), **state})  # some begin with a state
                 dense.state[parameter] = state
         self.served: ServedDense | None = None
         if job is not None:
@@ -194,6 +198,7 @@ class Trainer:
         parts = self.features, self.model, self.optimizer, self.clock, self.served
         engines = to_device, reader_of(self.features)
         self.trainee = Trainee(task, self.settings, self.columns, *parts, *engines)
+        check_scores(self.trainee, has_ranks=ranks is not None)
         known = [*ALERT_FIGURES, *task.metrics()]
         self._alert_rules = alert_rules(self.settings.alerts, known)
         self.run = Run(global_step=0)
@@ -289,20 +294,19 @@ class Trainer:
             saving_hooks = []
         self._saves = saves = FitSaves(saving_hooks, SaveMetrics(self.metrics))
         meter = self.trainee.new_meter()
-        state.watch(meter)
+        online = OnlineHook(self.trainee, self.metrics, lambda: loop.batches)
+        state.watch(meter, online.windows)
         recorders = self._recorders(loop)
-        hooks += [*alert_hooks(self._alert_rules, self.metrics, self.servers), *recorders]
-        reported = self.trainee, meter, loop.reader, hooks, lambda: share_read(loop.batches)
+        hooks += [*alert_hooks(self._alert_rules, self.metrics, self.servers), *recorders, online]
+        reported = self.trainee, meter, loop.reader, hooks, online.figures
         figures = figures_hook(self.sync, *reported)
         evals = EvalHook(self.evaluate, settings, state, meter)
-        last_hooks: list[Hook] = [figures]
-        last_hooks += [EvictHook(self.evict, settings.evict_every)] if settings.evict_every else []
-        if self.task.evict_every_hours:
-            last_hooks.append(SweepHook(self.evict, self.task.evict_every_hours, self.clock))
-        last_hooks += [evals] if settings.eval_every else []
+        run_locks = RunLockHook()
+        last_hooks = [figures, *self._maintenance(), *([evals] if settings.eval_every else [])]
         last_hooks += [AutoPrefetch(loop.reader)] if settings.prefetch == AUTO else []
-        last_hooks.append(run_locks := RunLockHook())
-        controls = control_hooks(ControlledFit(self, loop, meter, saves.hooks), self._control)
+        last_hooks.append(run_locks)
+        fit = ControlledFit(self, loop, meter, saves.hooks)
+        controls = [*control_hooks(fit, self._control), *tide_hooks(fit, settings.hours)]
         with contextlib.ExitStack() as stack:
             for recorder in recorders:
                 stack.enter_context(recorder.recording(lambda: figures.figures(state.step)))
@@ -318,23 +322,27 @@ class Trainer:
                 stack.enter_context(control) if isinstance(control, ControlHook) else None
             interrupt = stack.enter_context(Interrupt(loop.stop))
             state_hooks = join_ranks(loop, saves.is_due, interrupt)
+            all_hooks: list[Hook] = [
+                *(loop, *job_hooks(self.job, self.served, loop.stop)),
+                *(*hooks, *last_hooks, *end_hooks(self.job, lambda: not loop.has_data_ended)),
+                *(*state_hooks, *saves.hooks, *controls),
+            ]
+            loop.reader.on_wait = idle = IdleCalls(all_hooks, loop.stop)
             drive(
                 loop,
-                [
-                    *(loop, *job_hooks(self.job, self.served, loop.stop)),
-                    *(*hooks, *last_hooks, *end_hooks(self.job, lambda: not loop.has_data_ended)),
-                    *(*state_hooks, *saves.hooks, *controls),
-                ],
+                [idle, *all_hooks],
                 run=self.run,
                 overlap=settings.staleness_bound > 0,  # a sequential run keeps its order
                 finish=loop.finish,
-                recover=lambda error: self._recover(loop, stream, meter, recorders, error),
+                recover=lambda error: self._recover(
+                    loop, stream, lambda: state.watch(meter, online.windows), recorders, error
+                ),
                 max_recoveries=settings.max_recoveries,
                 ask_stop=loop.stop if isinstance(loop, RankLoop) else None,
             )
         assert figures.last is not None
         result = FitResult(
-            ended=self._reason_of_end(loop, interrupt.received, is_early=evals.is_early),
+            ended=loop.reason_of_end(interrupt.received, is_early=evals.is_early),
             num_steps=state.step - first_step,
             num_samples=state.num_samples,
             seconds=time.perf_counter() - start_time,
@@ -347,6 +355,12 @@ class Trainer:
         for recorder in recorders:
             recorder.finish(result)
         return result
+
+    def _maintenance(self) -> list[Hook]:
+        """Return the hooks that remove expired rows."""
+        every, hours = self.settings.evict_every, self.task.evict_every_hours
+        hooks: list[Hook] = [EvictHook(self.evict, every)] if every else []
+        return [*hooks, SweepHook(self.evict, hours, self.clock)] if hours else hooks
 
     @property
     def may_save(self) -> bool:
@@ -364,7 +378,7 @@ class Trainer:
         self,
         loop: TrainLoop,
         stream: Iterable[Batch],
-        meter: Meter,
+        load_sums: Callable[[], None],
         recorders: Sequence[MetricsHook],
         error: OpError,
     ) -> bool:
@@ -384,24 +398,10 @@ class Trainer:
         if self._saves is not None:
             self._saves.follow(self._take_mark())
         loop.go_back(stream, None if self.scheduler is None else self.scheduler.step)
-        self.state.watch(meter)
+        load_sums()
         for recorder in recorders:
             recorder.note_restore()
         return True
-
-    def _reason_of_end(
-        self, loop: TrainLoop, received: signal.Signals | None, *, is_early: bool
-    ) -> str:
-        if isinstance(loop, RankLoop):
-            received = loop.agreed_signal
-        if received is not None:
-            return "terminated" if received == signal.SIGTERM else "interrupted"
-        if is_early:
-            return "early stop"
-        steps = self.settings.steps
-        if steps is not None and self.state.step - self.state.first >= steps:
-            return "steps"
-        return "end of data" if loop.has_data_ended else "stopped"
 
     def evaluate(
         self, source: Iterable[Batch] | None = None, *, at_cut: bool | None = None

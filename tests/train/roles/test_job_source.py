@@ -2,10 +2,15 @@
 
 import pytest
 
+from monolith import data
 from monolith.cluster.job.job_state import JobState
 from monolith.cluster.job.job_values import Taken, share_of
+from monolith.data.cursor import WaitEndedError
 from monolith.data.shares.share_names import WholeShare
 from monolith.train.roles.job_source import JobPosition, JobSource, job_source, source_position
+from tests.data.samples import users
+from tests.data.stream.folders import add
+from tests.time_limits import at_once
 
 
 class Job:
@@ -217,3 +222,23 @@ def test_only_the_chief_offers_shares(is_chief):
     assert job.state.is_offered == is_chief
     if is_chief:
         assert [batch for batch, _ in read(reader)] == [["x"], ["y"]]
+
+
+def test_a_batch_of_a_stream_does_not_wait_for_the_next_one(tmp_path):
+    add(tmp_path, "a.jsonl", [7])
+    stream = data.stream.tail(tmp_path, columns=data.Columns(["user"])).batch(4, seconds=0.01)
+    job = Job()
+    reader = job_source(job, stream)
+    with at_once():
+        assert users([next(reader)]) == [7]
+    assert not reader.state_dict().is_last
+
+    def end():
+        raise WaitEndedError
+
+    reader.on_wait = end
+    with pytest.raises(StopIteration):
+        next(reader)
+    assert reader.is_interrupted
+    assert job.finished == []  # the run is to end, and not the share
+    reader.close()

@@ -25,6 +25,7 @@ PANELS = MappingProxyType(
         "train": MappingProxyType(
             {
                 "Servers": _TRAINING["Servers"],
+                "Streams": ("stream", "stream_start", "backfill", "batch_seconds"),
                 "Ranks": ("mode", "rank_timeout"),
                 **_TRAINING,
             }

@@ -46,7 +46,7 @@ class Ranker(ml.Task):
             samples = ml.data.arrow_table(made_up_clicks(seed=0 if mode == "train" else 1))
         else:
             samples = ml.data.parquet(path)
-        if mode == "train":
+        if mode == "train" and not samples.is_stream:
             samples = samples.shuffle(100_000)
         return samples.batch(self.settings.batch_size)
 

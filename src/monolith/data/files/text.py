@@ -308,15 +308,15 @@ class JsonLinesFormat:
         lines = text.read()
         text.close()
         if not lines.strip():
-            return self._declared_schema()
-        table = self._parse(lines, self._guessed or self._declared_schema(), False)
+            return self.declared_schema()
+        table = self.parse(lines, self._guessed or self.declared_schema(), False)
         for name in set(table.column_names) - set(self.types):
             cells = functools.partial(integers_of_lines, lines, name)
             refuse_rounded(file.path, name, table.column(name), cells)
         self._guessed = table.schema
         return self._guessed
 
-    def _declared_schema(self) -> pa.Schema:
+    def declared_schema(self) -> pa.Schema:
         return pa.schema(
             [
                 (name, pa.type_for_alias(kind) if isinstance(kind, str) else kind)
@@ -324,7 +324,7 @@ class JsonLinesFormat:
             ]
         )
 
-    def _parse(
+    def parse(
         self, lines: bytes, schema: pa.Schema, use_threads: bool, *, others: str = "infer"
     ) -> pa.Table:
         """Parse lines; `others` tells what to do with columns without a type in the schema."""
@@ -347,13 +347,13 @@ class JsonLinesFormat:
         """See `FileFormat`."""
         if self._guessed is None:
             self.schema(file)
-        schema = self._guessed or self._declared_schema()
+        schema = self._guessed or self.declared_schema()
         wanted = {column for _, column in columns.sources()}
         schema = pa.schema([field for field in schema if field.name in wanted])
         is_typed = wanted == set(schema.names) and not any(is_untyped(f.type) for f in schema)
         others = "ignore" if is_typed else "infer"
 
         def parse(lines: bytes, _: Origin) -> pa.Table:
-            return self._parse(lines, schema, ahead, others=others)
+            return self.parse(lines, schema, ahead, others=others)
 
         return _LineReader(file, Text(file, position, None), parse, ahead)

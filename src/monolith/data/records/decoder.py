@@ -70,7 +70,8 @@ class RecordFormat:
         return f"{self.kind}, {frames}, {self.compression}, fid v1 {self.keep_fid_v1}"
 
     @property
-    def _flags(self) -> int:
+    def flags(self) -> int:
+        """Framing and checks as the flags of the core."""
         if self.framing is not None:
             return self.framing.flags
         return _TFRECORD if self.check_crc else _TFRECORD | _UNCHECKED
@@ -99,7 +100,7 @@ class RecordFormat:
         record_columns = RecordColumns(columns)
         decoder = record_columns.decoder(
             self.kind,
-            self._flags,
+            self.flags,
             max_bytes=self.max_record_bytes,
             keeps_fid_v1=self.keep_fid_v1,
             skips=bad.skips,

@@ -24,7 +24,7 @@ from monolith.data.shares.row_ranges import cut_rows
 from monolith.data.shares.share_names import FileShare, StrideShare, WholeShare, read_name
 from monolith.data.shares.share_stages import SharePass, Stride
 from monolith.data.stages import Blocks, Filter, Map, Shuffle
-from monolith.errors import FailedPreconditionError, NotFoundError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 _SHARES_PER_WORKER = 4  # fewer files than this are cut, so that workers end at about the same time
 # Stages whose results do not change their meaning if each share is a pass of its own.
@@ -89,12 +89,23 @@ class Shares:
                 "Task.source return a Pipeline, or train with one worker"
             )
         self._source, self._num_workers = source, num_workers
+        if num_workers > 1 and self.is_stream:
+            raise InvalidArgumentError(
+                f"[split_source] expected one worker to train on a stream, got {num_workers}: the "
+                "positions of a stream belong to one reader; train with one worker, or let each "
+                "worker be a run of its own on a part of the stream"
+            )
         self._pass: Pipeline | None = None  # one pass over a pipeline
         self.num_epochs = 1
         if isinstance(source, Pipeline):
             stage, num_epochs = _without_repeat(source.stage)
             self._pass = replace(source, stage=stage)
             self.num_epochs = 1 if num_workers == 1 else num_epochs
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the source is a stream."""
+        return isinstance(self._source, Pipeline) and self._source.is_stream
 
     @cached_property
     def _files(self) -> FileSource | None:

@@ -1,8 +1,9 @@
-"""Split and merge streams as the methods of the reference's datasets do."""
+"""The reference's datasets: topics of Kafka, and streams that are split and merged."""
 
 from collections.abc import Sequence
 
 from monolith.data.pipeline import Pipeline
+from monolith.native_training.data.kafka_dataset import KafkaDataset as KafkaDataset
 
 
 def split_flow(

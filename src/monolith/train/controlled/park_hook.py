@@ -146,6 +146,10 @@ class ParkHook(Hook):
         run.metadata[BOUNDARY] = self.at_boundary
         self.at_boundary()
 
+    def idle(self, ctx: StepContext) -> None:
+        """Serve other threads, and stand, while a step waits for its samples."""
+        self.at_boundary()
+
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Stand if training is stopped."""
         self.at_boundary()

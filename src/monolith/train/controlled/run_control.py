@@ -253,7 +253,6 @@ def control_hooks(fit: ControlledFit, options: ControlOptions | None) -> list[Ho
     requests = ControlRequests()
     park: Park = LocalPark() if trainer.job is None else trainer.job.park
     hook = ParkHook(park, requests, fit.boundary)
-    fit.loop.reader.on_wait = hook.at_boundary
     if trainer.job is not None:
         trainer.job.on_wait = hook.at_boundary
     if options is None:

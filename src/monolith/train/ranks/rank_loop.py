@@ -132,6 +132,10 @@ class RankLoop(TrainLoop):
         """Wish for the end of the run. Safe in a signal handler; a second call is fine."""
         self._wants_stop = True
 
+    def reason_of_end(self, received: signal.Signals | None, *, is_early: bool) -> str:
+        """Return the reason of the end of the run, which is that of all ranks."""
+        return super().reason_of_end(self.agreed_signal, is_early=is_early)
+
     def after_create_session(self, run: Run, coordinator: Coordinator) -> None:
         """Start to read ahead; a run that fails ends its waits for other ranks."""
         coordinator.add_cleanup(self._end_waits)

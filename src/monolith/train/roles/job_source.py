@@ -2,12 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from monolith.cluster.job.job_client import JobClient
 from monolith.cluster.job.job_values import SavedJob, name_of, share_of
-from monolith.data import Batch
+from monolith.data import Batch, Batches
 from monolith.data.shares.share_names import WholeShare
 from monolith.train.ranks.rank_source import (
     RankSource,
@@ -49,6 +49,9 @@ class JobSource(Iterator[Batch]):
     Args:
         job: Connection to the job.
         shares: Shares of the task's source.
+
+    Attributes:
+        on_wait: Called again and again while a share that is a stream is waited for.
     """
 
     knows_positions = True  # those of the shares are at server 0, and in its part of checkpoints
@@ -62,6 +65,7 @@ class JobSource(Iterator[Batch]):
         self._first: Any = None  # position of a run without a job
         self._is_stopping = self._has_given = False
         self._finished: list[str] = []  # shares without a batch
+        self.on_wait: Callable[[], None] | None = None
 
     def resume(self, position: Any) -> "JobSource":
         """Go on: the job knows the positions of its shares.
@@ -82,8 +86,9 @@ class JobSource(Iterator[Batch]):
         (batch, position), self._next = self._next, None
         self._has_given, is_last = True, False
         if self._job.has(self._share):
-            self._next = self._read()
-            is_last = self._batches is None
+            if not self.is_stream:  # a stream has no last batch, and the next one may come late
+                self._next = self._read()
+                is_last = self._batches is None
         else:  # another worker has the share by now
             self._close_share()
         self._last = JobPosition(self._share, position, is_last, len(batch))
@@ -92,14 +97,28 @@ class JobSource(Iterator[Batch]):
     def _read(self) -> tuple[Batch, Any] | None:
         """Return the next batch of the share with its position; None at the end of the share."""
         assert self._batches is not None
+        if isinstance(self._batches, Batches):
+            self._batches.on_wait = self.on_wait
         try:
             batch = next(self._batches)
         except StopIteration:
+            if self.is_interrupted:  # the run is to end, and not the share
+                raise
             self._close_share()
             if not self._has_given:  # no step will say that the share has ended
                 self._finished.append(self._share)
             return None
         return batch, self._batches.state_dict()  # type: ignore[attr-defined]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the source is a stream, which one worker reads as a whole."""
+        return getattr(self._shares, "is_stream", False)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the last `StopIteration` came from `on_wait`, and not from the data."""
+        return getattr(self._batches, "is_interrupted", False)
 
     def _open_next(self) -> bool:
         while not self._is_stopping:

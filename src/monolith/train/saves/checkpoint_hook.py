@@ -156,7 +156,9 @@ class CheckpointHook(Hook):
         self._keep, self._ignore_save_errors, self._clock = keep, ignore_save_errors, clock
         self._full_every = 1 if is_dense_only else full_every
         self._background, self._rate, self._busy = background, rate, busy
+        self._has_seconds = every_seconds is not None
         self._saved_step: int | None = None
+        self._skipped_step: int | None = None
         self._running: _Running | None = None
         self._compaction: PendingSave[Saved | None] | None = None
 
@@ -212,8 +214,24 @@ class CheckpointHook(Hook):
         """Let go of the tables; nothing is being written any more."""
         self._chain.close()
 
+    def idle(self, ctx: StepContext) -> None:
+        """Save by time also while a step waits for its samples; ranks save between steps only.
+
+        A save by time that was skipped is made up as soon as the one before is written.
+        """
+        if self._trainer.sync is not None:
+            return
+        self._save_if_due(ctx)
+        step = self._trainer.state.step
+        if self._skipped_step == step and self._running is None:
+            self._skipped_step = None
+            self._begin(step, is_ending=False)
+
     def after_run(self, ctx: StepContext, results: StepResults) -> None:
         """Note the save that has ended, and begin the next one if it is time."""
+        self._save_if_due(ctx)
+
+    def _save_if_due(self, ctx: StepContext) -> None:
         self.collect()
         if self._chain.is_long and self._compaction is None:
             name = f"the full checkpoint of step {self._saved_step}"
@@ -222,7 +240,10 @@ class CheckpointHook(Hook):
         if not self._pace.is_due(step) or not self._trainer.may_save:
             return
         self._pace.restart(step)
-        if (self.is_dense_only and self._saves.has_whole(step)) or self._must_skip(step):
+        if self.is_dense_only and self._saves.has_whole(step):
+            return
+        if self._must_skip(step):
+            self._skipped_step = step if self._has_seconds else None
             return
         if self._background:
             self._begin(step, is_ending=ctx.coordinator.is_end_requested)

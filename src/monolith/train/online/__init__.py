@@ -1,0 +1,1 @@
+"""Training on data that never end: scores before learning, idle sources, hours of the day."""
