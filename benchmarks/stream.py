@@ -109,7 +109,7 @@ def measure_cost(broker: Broker, options: Options) -> None:
     unit = "ns of processor time per sample"
     question = Question("stream_cost", unit, sizes, rules, _NAMED_VERSIONS)
     for name in takes:
-        question.answer(series, name, None if name == "files" else "files", system=name)
+        question.answer(series, name, "files", system=name)
     rates = {
         name: functools.partial(read, batched[name], num_samples, is_rate=True)
         for name in ("kafka", "tail")

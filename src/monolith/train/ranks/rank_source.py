@@ -103,6 +103,11 @@ class RankSource(Iterable[Batch]):
         self._shares = _divided(source, size)
         self._first_epoch = 0
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the source is a stream, which one rank reads as a whole."""
+        return getattr(self._source, "is_stream", False)
+
     def __iter__(self) -> "RankBatches":
         return RankBatches(self, [], 0, None)
 
