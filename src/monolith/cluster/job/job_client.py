@@ -287,8 +287,9 @@ class JobClient:
         self._one(server, "set_ready")
 
     def end(self) -> None:
-        """Let the servers end."""
+        """Let the servers end; this worker does not leave, as they may be gone at once."""
         self._all("end_job")
+        self._is_joined = False
 
     def stop_all(self) -> None:
         """Ask all workers to end after their running step."""
