@@ -199,6 +199,13 @@ def test_the_end_of_the_job_is_told_to_all_servers(running):
     assert all(host.is_job_ended for host in running.hosts)
 
 
+def test_a_chief_that_has_ended_the_job_asks_the_servers_no_more(running):
+    chief = running.client(0)
+    chief.end()
+    chief.close()
+    assert running.state.alive_workers() == [0]  # it has not left
+
+
 class TestHolds:
     """A cut of the chief while another worker pushes."""
 

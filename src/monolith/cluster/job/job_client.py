@@ -250,9 +250,8 @@ class JobClient:
 
     def counts(self, timeout_seconds: float | None = None) -> dict[str, int]:
         """Return the `Counts` of the job as server 0 has them; with a limit, ask only once."""
-        counts: dict[str, int]
-        counts = self._zero("describe_job", timeout_seconds=timeout_seconds)["counts"]
-        return counts
+        facts = self._zero("describe_job", timeout_seconds=timeout_seconds)
+        return dict(facts["counts"])
 
     def read_steps(self, timeout_seconds: float | None = None) -> int:
         """Return the number of steps of all workers as server 0 has it; see `counts`."""
