@@ -54,7 +54,7 @@ build/.packages: tools/debian.sh
 	bash tools/debian.sh
 	@touch $@
 
-test: build build/.packages  ## run every test but the slow ones, C++ tests also under the thread sanitizer (eight minutes)
+test: build build/.packages  ## run every test but the slow ones, C++ tests also under the thread sanitizer (a quarter of an hour)
 	@echo "== building and running the C++ tests, plain and under the thread sanitizer"
 	bash tools/native_tests.sh plain thread
 	@echo "== running the tests, without those marked slow"

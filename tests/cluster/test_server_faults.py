@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,8 @@ class Job:
 
     def stop(self, index):
         self.servers[index].signal(signal.SIGSTOP)
+        stats = list(Path("/proc", str(self.servers[index].pid), "task").glob("*/stat"))
+        assert until(lambda: all(stat.read_text().rpartition(") ")[2][0] == "T" for stat in stats))
 
     def go_on(self, index):
         self.servers[index].signal(signal.SIGCONT)
