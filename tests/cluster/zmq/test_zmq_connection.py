@@ -323,6 +323,29 @@ def test_a_start_that_ends_while_it_is_restored_is_followed_by_the_next(tmp_path
             assert answer.result(20) == (1,)
 
 
+def test_a_restore_may_end_after_the_connection(tmp_path, monkeypatch):
+    """The thread of the restore has nobody to tell, and ends without an error."""
+    address, began, ends, found = f"ipc://{tmp_path}/s", threading.Event(), threading.Event(), []
+    monkeypatch.setattr(threading, "excepthook", found.append)
+
+    def restore(session):
+        began.set()
+        ends.wait(20)
+
+    with connected(address) as connection:
+        connection.on_new_life = restore
+        with serving(address=address):
+            ask(connection, 0)
+        connection.send(HostHandle(), call(1))
+        with serving(address=address):
+            assert began.wait(20)
+            (thread,) = [t for t in threading.enumerate() if t.name == "monolith-revive"]
+    ends.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert found == []
+
+
 # Bounds
 
 

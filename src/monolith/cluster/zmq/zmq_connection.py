@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import itertools
 import logging
 import secrets
@@ -513,9 +514,7 @@ class ZmqConnection(Connection, Polled):
                 )
             )
             return
-        threading.Thread(
-            target=self._revive, args=(life,), name="monolith-revive", daemon=True
-        ).start()
+        threading.Thread(None, self._revive, "monolith-revive", (life,), daemon=True).start()
 
     def _revive(self, life: int) -> None:
         assert self.on_new_life is not None
@@ -537,7 +536,8 @@ class ZmqConnection(Connection, Polled):
                 self._last_greeting = time.monotonic() if self.is_watching else 0.0
                 self._end_calls(error)
 
-        self._loop.run_soon(end)
+        with contextlib.suppress(FailedPreconditionError):  # it was closed meanwhile
+            self._loop.run_soon(end)
 
     def _refused(self, value: Any) -> None:
         reason, text = value["reason"], value["text"]
