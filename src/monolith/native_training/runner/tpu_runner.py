@@ -127,8 +127,8 @@ class TPURunner:
         if group is not None and not self.flags.cpu_test:
             raise InvalidArgumentError(
                 f"[TPURunner] expected one process for {self.device!r}, got {group.size} ranks of "
-                "torchrun; dense gradients of ranks are added up in main memory: train with "
-                "--cpu_test, or start one process"
+                "torchrun; the runner has ranks in a CPU test only: train with --cpu_test, start "
+                "one process, or train a `Task` by monolith train --mode sync --device cuda"
             )
         checkpoint = find(self._model_dir)
         self.global_step = (checkpoint.step or 0) if checkpoint is not None else 0
