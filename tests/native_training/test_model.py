@@ -6,7 +6,7 @@ from monolith.native_training import model
 from monolith.native_training.input import generate_ffm_example, slot_to_key
 from monolith.native_training.native_task import ModeKeys
 from monolith.native_training.tasks import local_train
-from monolith.native_training.tasks.native_task import as_batch
+from monolith.native_training.tasks.input_data import as_batch
 from monolith.train import Hook, Trainer, TrainSettings
 from tests.suites.table_base import assert_same_bits
 

@@ -6,8 +6,8 @@ import torch
 
 from monolith.errors import UnavailableError
 from monolith.native_training.slots import CollectingFactory, FeatureColumn
+from monolith.native_training.tasks.input_data import as_batch
 from monolith.native_training.tasks.monolith_base_model import EstimatorSpec, MonolithBaseModel
-from monolith.native_training.tasks.native_task import as_batch
 from monolith.ops import Ragged
 from monolith.train import Hook, ReportHook, Run, Trainer, TrainSettings
 from monolith.train.driver import drive

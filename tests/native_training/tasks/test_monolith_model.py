@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from monolith import base_model
+from monolith.native_training.tasks.input_data import as_batch
 from monolith.native_training.tasks.monolith_model import EstimatorSpec, MonolithModel
-from monolith.native_training.tasks.native_task import ServingReceiver, as_batch
+from monolith.native_training.tasks.native_task import ServingReceiver
 from monolith.table import Zeros
 from monolith.table.optimizers import SGD
 from monolith.train import Trainer

@@ -12,11 +12,8 @@ from monolith.checkpoint import existing_checkpoints, find
 from monolith.data import Batch
 from monolith.native_training.slots import FeatureColumn
 from monolith.native_training.tasks import local_train, native_task
-from monolith.native_training.tasks.native_task import (
-    ModelSpec,
-    NativeTask,
-    as_batch,
-)
+from monolith.native_training.tasks.input_data import as_batch
+from monolith.native_training.tasks.native_task import ModelSpec, NativeTask
 from monolith.native_training.tasks.task_context import NativeTaskContext, with_ctx
 from monolith.native_training.tasks.task_settings import NativeSettings
 from monolith.observe.metrics import MemorySink

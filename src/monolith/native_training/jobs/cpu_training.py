@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 from monolith.data import Batch
 from monolith.native_training.jobs.training_config import CpuTrainingConfig
 from monolith.native_training.tasks import task_context
-from monolith.native_training.tasks.native_task import Columns, ModelSpec, NativeTask
+from monolith.native_training.tasks.input_data import Columns
+from monolith.native_training.tasks.native_task import ModelSpec, NativeTask
 from monolith.native_training.tasks.task_context import NativeTaskContext
 from monolith.train.task import Mode
 

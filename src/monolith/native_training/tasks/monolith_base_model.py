@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 
 from monolith.data import Batch
+from monolith.native_training.tasks.input_data import Columns
 from monolith.native_training.tasks.native_params import (
     MODEL_PARAMETERS,
     check_values,
     define_params,
 )
 from monolith.native_training.tasks.native_task import (
-    Columns,
     ModelSpec,
     NativeTask,
     ServingReceiver,

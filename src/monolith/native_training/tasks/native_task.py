@@ -5,7 +5,6 @@ for each batch, over the rows that were looked up for it.
 """
 
 import itertools
-import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +33,14 @@ from monolith.native_training.slots.slot_factories import GradsAndVars
 from monolith.native_training.slots.slot_tables import SlotTable, features_of
 from monolith.native_training.tasks import task_context
 from monolith.native_training.tasks.context import Context
+from monolith.native_training.tasks.input_data import (
+    Columns,
+    InputBatches,
+    InputData,
+    WorkerInputs,
+    as_batch,
+    columns_of,
+)
 from monolith.native_training.tasks.loss_gradients import with_gradients
 from monolith.native_training.tasks.native_params import (
     PARAMETERS,
@@ -41,13 +48,11 @@ from monolith.native_training.tasks.native_params import (
     native_params,
 )
 from monolith.native_training.tasks.step_functions import StepFunctions
-from monolith.native_training.tasks.step_limit import StepLimitHook
+from monolith.native_training.tasks.step_limit import StepLimitHook, slow_start_step
 from monolith.native_training.tasks.task_settings import NativeSettings, set_params
-from monolith.native_training.tasks.worker_inputs import WorkerInputs
 from monolith.native_training.util.instantiable_params import InstantiableParams
 from monolith.native_training.util.params import Params
 from monolith.nn import Embedded, Feature
-from monolith.ops import Ragged
 from monolith.train.driver import Hook
 from monolith.train.inputs import Inputs
 from monolith.train.profiling import ProfilerHook
@@ -55,14 +60,9 @@ from monolith.train.saves.checkpoint_hook import CheckpointHook
 from monolith.train.settings import WAIT, TrainSettings
 from monolith.train.task import Mode, Task
 
-_ELEMENT = "__element"  # column of a batch whose input function yields no columns
 _PROFILE_STEPS = 5000  # between the beginnings of two traces
 
 Action = Callable[[], Any]
-Columns = Mapping[str, Any]
-"""Columns of a batch by name: ids as `Ragged`, the rest as tensors."""
-
-_Convert = Callable[[Columns | Batch], Batch]
 
 
 class ModelSpec(NamedTuple):
@@ -287,7 +287,7 @@ class NativeTask(Task):
 
     def _columns_of(self, batch: Batch) -> Any:
         """Return what the model function receives of a batch."""
-        return _columns(batch)
+        return columns_of(batch)
 
     def _repeated(self, data: Iterable[Columns | Batch]) -> Iterator[Columns | Batch]:
         while True:
@@ -594,79 +594,3 @@ class _StepFactory(EmbeddingLayoutFactory):
             self.taken += pairs
 
         return hand_in
-
-
-class InputBatches(Iterator[Batch]):
-    """Iterates over the batches of an input function, and knows their source position."""
-
-    def __init__(self, inner: Iterator[Columns | Batch], convert: _Convert) -> None:
-        self._inner, self._convert = inner, convert
-        if hasattr(inner, "state_dict"):
-            self.state_dict = inner.state_dict
-        if hasattr(inner, "close"):
-            self.close = inner.close
-
-    def __next__(self) -> Batch:
-        return self._convert(next(self._inner))
-
-
-class InputData:
-    """The batches of an input function whose data can resume."""
-
-    def __init__(self, data: Any, convert: _Convert) -> None:
-        self._data, self._convert = data, convert
-
-    def __iter__(self) -> Iterator[Batch]:
-        return InputBatches(iter(self._data), self._convert)
-
-    def resume(self, position: Any) -> Iterator[Batch]:
-        """Return the batches after a position."""
-        return InputBatches(self._data.resume(position), self._convert)
-
-
-def slow_start_step(steps: int, worker_index: int) -> int:
-    """Return the global step for which a worker waits before its first step.
-
-    Example:
-        >>> [slow_start_step(100, index) for index in range(4)]
-        [0, 69, 109, 138]
-    """
-    return int(steps * math.log(1 + worker_index))
-
-
-def as_batch(columns: Columns | Batch, label_key: str) -> Batch:
-    """Return the batch of columns by name: ids, label, time, and the rest as dense columns.
-
-    A number or a tensor without a name is a batch of one sample, which model functions receive as
-    it is.
-
-    Raises:
-        TypeError: a column is neither a `Ragged` nor a tensor with a row for each sample.
-    """
-    if isinstance(columns, Batch):
-        return columns
-    if isinstance(columns, torch.Tensor | bool | int | float):
-        return Batch(dense={_ELEMENT: torch.as_tensor(columns)[None]})
-    ids: dict[str, Ragged] = {}
-    dense: dict[str, torch.Tensor] = {}
-    labels: dict[str, torch.Tensor] = {}
-    for name, value in columns.items():
-        if isinstance(value, Ragged):
-            ids[name] = value
-        elif isinstance(value, torch.Tensor) and value.dim():
-            (labels if name == label_key else dense)[name] = value
-        else:
-            raise TypeError(
-                "[NativeTask] expected columns as Ragged or as tensors with a row for each "
-                f"sample, got {type(value).__name__} in {name!r}"
-            )
-    return Batch(ids, dense, labels, time=dense.get("req_time"))
-
-
-def _columns(batch: Batch) -> Any:
-    if _ELEMENT in batch.dense:
-        return batch.dense[_ELEMENT][0]
-    columns: dict[str, Any] = {**batch.features, **batch.dense, **batch.labels}
-    if batch.time is not None:
-        columns["req_time"] = batch.time
-    return columns

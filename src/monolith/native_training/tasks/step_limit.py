@@ -1,4 +1,6 @@
-"""End a run after a number of steps."""
+"""The steps at which a run ends, and for which a worker waits before it begins."""
+
+import math
 
 from monolith.train.driver import Coordinator, Hook, Run, StepContext, StepResults
 
@@ -43,3 +45,13 @@ class StepLimitHook(Hook):
         """End the run after its last step."""
         if self._end is not None and (ctx.run.global_step or 0) >= self._end:
             ctx.coordinator.request_stop()  # ranks reach the step together
+
+
+def slow_start_step(steps: int, worker_index: int) -> int:
+    """Return the global step for which a worker waits before its first step.
+
+    Example:
+        >>> [slow_start_step(100, index) for index in range(4)]
+        [0, 69, 109, 138]
+    """
+    return int(steps * math.log(1 + worker_index))

@@ -3,8 +3,8 @@
 import pytest
 
 from monolith.native_training.tasks import task_context
+from monolith.native_training.tasks.input_data import WorkerInputs
 from monolith.native_training.tasks.task_context import NativeTaskContext
-from monolith.native_training.tasks.worker_inputs import WorkerInputs
 from monolith.train import Mode
 from tests.native_training.tasks.native_tasks import Score, columns, made
 
